@@ -1,9 +1,12 @@
 """Contraction algebra on flat scopes: ``L sum . f1 * f2 * … * fn``.
 
-Factoring over connected subsets of the factors, and folding: what is worth closing
-(``calculus/close.py``); and distributing, which inlines, rearranges and splits. Which nodes they
-are asked for is the normal form (ARCHITECTURE.md), decided in ``algebra.py``. The common factor of
-a sum is ``common_factor.py``.
+    factor           sum_{k,l} a b c      ->  sum_k a * {sum_l b c}
+    fold_constants   sum a * w * s        ->  sum a * {w * s}          w, s constant
+    distribute       sum_y a * {b + c}    ->  {sum_y a b} + {sum_y a c}
+
+Factoring and folding make scopes of some of the factors (``calculus/close.py``); distributing
+inlines, rearranges and splits. Not here: to which scopes they are applied, which is the normal form
+(ARCHITECTURE.md; ``algebra.py``), and the common factor of a sum (``common_factor.py``).
 """
 
 from __future__ import annotations
@@ -38,17 +41,19 @@ from eqsynth.ir.tensor import Scope
 
 # Binary splits of n factors number 2**(n-1); beyond this the scope is left as it is.
 MAX_FACTORS = 10
-# Up to so many factors any shared iterator connects two; of more, a shared reduction only.
+# In a product of up to so many factors any shared iterator connects two factors; in a product of
+# more factors only a shared reduction iterator does.
 MAX_SHARING = 8
 
 
 def factor(scope: Scope) -> Iterator[Path]:
     """``sum_{k,l} a b c = sum_k a * {sum_l b c}``, for every split into two connected parts.
 
-    Factors are connected by a shared iterator, or by being constant both: what depends on weights
-    only is computed once. Of many factors only those count that share a reduction. An outer
-    product is a part where it is no larger than what is read. Each part that reduces something of
-    its own, or has several factors, becomes a scope over the iterators that it still needs.
+    Two factors are connected by a shared iterator (by a shared reduction iterator, if there are
+    more than ``MAX_SHARING`` factors), or if both are constant: a product of weights is computed
+    once. A part that isn't connected, an outer product, is allowed if it is no larger than the
+    largest factor. A part that has several factors, or reduces an iterator of its own, becomes a
+    scope over the iterators that the rest still needs.
     """
     factors = factors_of(scope.body)
     if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS or _foldable(scope):
@@ -84,15 +89,15 @@ def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[frozenset[
 
 
 def _box(part: Sequence[Scalar]) -> int:
-    """Points over which a product is taken."""
+    """The number of points over which the product of the factors in ``part`` is taken."""
     return math.prod(it.extent for it in {it for f in part for it in iterators(f)})
 
 
 def fold_constants(scope: Scope) -> Path | None:
     """``sum a * w * s = sum a * {w * s}``, w and s constant, s over iterators of w only.
 
-    The product is no larger than w and computed once, so this never loses; it comes before
-    factoring.
+    The product is no larger than w and is computed once, so folding never costs time. It is done
+    before factoring.
     """
     found = _foldable(scope) if is_product(scope) else None
     if found is None:
@@ -105,7 +110,8 @@ def fold_constants(scope: Scope) -> Path | None:
 
 
 def _foldable(scope: Scope) -> list[Scalar] | None:
-    """A constant factor and the constant factors over iterators of it alone, if any."""
+    """A constant factor, and the constant factors that have no iterators besides its own; None if
+    there are none."""
     constants = [f for f in factors_of(scope.body) if _constant(f)]
     for w in constants:
         small = [f for f in constants if f is not w and iterators(f) <= iterators(w)]
@@ -143,13 +149,16 @@ def _joined(first: int, rest: int, links: Sequence[Sequence[bool]]) -> bool:
 
 
 def distribute(scope: Scope, read: Read, inner: Scope) -> Path | None:
-    """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, where each part is less work.
+    """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, if that is less work.
 
-    ``inner`` is a sum that ``read``, a factor of the product that is always in range, is equal to.
-    A part is less work than the whole if it vanishes outside of a smaller box (a piece of a
+    A part is less work than the whole if it is zero outside of a smaller box (a piece of a
     concatenation), uses fewer iterators (a broadcast), or is constant (a bias through a weight).
-    One part may be as much work as the whole: it is the chain that the others stood in the way of.
-    With two, every linear map would be tried inside every sum.
+    One part may be as much work as the whole: apart from the others, it may be optimized further.
+    If two were allowed, every linear map would be tried inside every sum.
+
+    Args:
+        read: a factor of the product that is always in range.
+        inner: the sum that ``read`` reads.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
     if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
@@ -186,6 +195,6 @@ def _is_constant(body: Scalar) -> bool:
 
 
 def _work(body: Scalar) -> int:
-    """Points at which a product isn't zero by its reads alone: the smallest box around them."""
+    """The number of points in the smallest box outside of which a product is zero by its reads."""
     bounds = [support(body, it) for it in iterators(body)]
     return math.prod(max(high - low, 0) for low, high in bounds)

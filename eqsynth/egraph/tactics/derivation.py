@@ -36,9 +36,9 @@ TAPS = 3
 
 
 def mixed_iterators(scope: Scope) -> set[It]:
-    """Iterators that share an index with another one, as ``h`` and ``r`` in ``x[h + r]``.
+    """Iterators that are added to another one in an index, such as ``h``, ``r`` in ``x[h + r]``.
 
-    Iterators that count through an axis, as group and channel, aren't mixed.
+    Iterators that count through an axis together, such as ``x[64*group + channel]``, aren't mixed.
     """
     return {
         it
@@ -50,15 +50,15 @@ def mixed_iterators(scope: Scope) -> set[It]:
 
 
 def everything(scope: Scope, reduced: frozenset[It]) -> Close:
-    """The whole body, with these iterators reduced inside."""
+    """Return the step that makes the whole body a scope that reduces the iterators ``reduced``."""
     return Close((Part(frozenset(range(len(operands_of(scope.body)))), reduced),))
 
 
 def sum_split(scope: Scope) -> Iterator[Path]:
     """``L_x sum_{s1,s2} f = L_x sum_{s1} {L_{x,s1} sum_{s2} f}[x, s1]`` [EinNet §4.1].
 
-    The outer sum takes iterators that are mixed with others in an index: summing over what is left
-    is nearer to a matrix product, whose indices are bare.
+    The outer sum takes iterators that are mixed with others in an index. The inner sum is then
+    closer to a matrix product, each of whose indices is a single iterator.
     """
     if not is_product(scope) or scope.reducer != "sum":
         return
@@ -77,8 +77,8 @@ def sum_split(scope: Scope) -> Iterator[Path]:
 def window_split(scope: Scope) -> Iterator[Path]:
     """``sum_k f(k) = sum_q {L_{x,q} sum_r f(3*q + r)}[x, q]`` for each window of more than 3 taps.
 
-    Kernels are relaxed to multiples of 3 where their weights end, then the sum is split: a 5x5
-    convolution is four 3x3 ones whose results are summed at offsets [EinNet Fig. 6].
+    A window is first extended with zeros to a multiple of 3 taps, then the sum is split: a 5x5
+    convolution becomes four 3x3 ones whose results are summed at offsets [EinNet Fig. 6].
     """
     apart, steps = Path(scope), list[int]()
     while True:
@@ -95,9 +95,9 @@ def window_split(scope: Scope) -> Iterator[Path]:
 
 
 def distance(split: Scope) -> int:
-    """Iterators of a split's inner sum that no column of the matrix product takes as they are.
+    """The expression distance of a split to Matmul [EinNet §6.1]; 0 if its inner sum matches.
 
-    The expression distance of EinNet §6.1 to Matmul: mixed indices over what is still summed.
+    It is the number of reduction iterators of the inner sum that are mixed with others in an index.
     """
     (read,) = reads(split.body)
     inner = read.tensor
@@ -109,9 +109,10 @@ def distance(split: Scope) -> int:
 def tighten(scope: Scope) -> Path | None:
     """``L_X f = {L_X' f}[x - lo]``, f = 0 on X \\ X' [EinNet §4.1, boundary tightening].
 
-    Only in a product is a part that reads outside zero; the strictest boundary of all factors is
-    taken. Reduction iterators are narrowed in place: what they lose is zero in the sum. Of another
-    reduction the identity (-inf of a maximum) is what changes nothing, in a read alone.
+    In a product, f is 0 wherever one factor reads outside its tensor, so each iterator gets the
+    strictest of the factors' bounds. Reduction iterators are narrowed in place, because the sum
+    loses only zeros. In another reduction the lost values have to be its identity (-inf for a
+    maximum); then the body has to be a single read with that fill.
     """
     outside = neutral_outside(scope)
     if outside is None:
@@ -130,7 +131,7 @@ def tighten(scope: Scope) -> Path | None:
 def traversal_order(scope: Scope) -> Path | None:
     """``L_x f = {L_p(x) f}[p(x)]`` with p(x) the canonical order of the axes.
 
-    So scopes that differ in the order of their axes only meet in one class.
+    So scopes that differ only in the order of their axes read one e-class.
     """
     traversal = traversal_iterators(scope)
     if len(traversal) < 2 or not scope.reduction:

@@ -1,7 +1,10 @@
-"""What passes through functions that aren't linear.
+"""Derivations that hold for functions that aren't linear.
 
-Which part of an operand a scope reads at all, so that no more of it is computed; and reductions
-other than sums pushed inward: the largest value of a function that doesn't decrease.
+    part       exp(t[i, 0])     ->  exp(u[i]), u[i] = t[i, 0]     only what is read is computed
+    extremum   max_y exp(g(y))  ->  exp(max_y g(y))               exp doesn't decrease
+
+A scope may read only a part of an operand; that part becomes a scope. A maximum or minimum moves
+inward through a function that doesn't decrease.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from eqsynth.ir.tensor import Scope
 
 
 def part(scope: Scope, read: Read) -> Path | None:
-    """``L_x f(t[m(x)]) = L_x f({L_u t[l(u)]}[n(x)])`` where fewer places than t has are read.
+    """``L_x f(t[m(x)]) = L_x f({L_u t[l(u)]}[n(x)])`` if ``read`` reads fewer places than t has.
 
     Two parts are compared, and the smaller is taken: one element for each value of the iterators
     of the index (a diagonal, a row), and the box of the places along each axis (a window over a
@@ -38,10 +41,10 @@ def part(scope: Scope, read: Read) -> Path | None:
 
 
 def _by_iterators(read: Read) -> Read | None:
-    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes, where
-    that is smaller than t.
+    """The read of ``L_I t[m(I)]`` over the iterators of the index, in the order of t's axes.
 
-    An infinite fill would be an element there, and elements are taken to be finite.
+    None if that tensor isn't smaller than t, or if the read has an infinite fill: the fill would
+    become an element, and elements are assumed to be finite.
     """
     own = list(dict.fromkeys(it for index in read.index for it in index.iterators()))
     if not own or math.prod(it.extent for it in own) >= read.tensor.type.size:
@@ -50,13 +53,15 @@ def _by_iterators(read: Read) -> Read | None:
 
 
 def _box(read: Read) -> Read | None:
-    """The read of ``L_u t[first + step * u]``, zero or what else the read gives outside of t, where
-    that is smaller than t."""
+    """The read of ``L_u t[first + step * u]``, the box that ``read`` reaches, with the same fill.
+
+    None if the box isn't smaller than t.
+    """
     inner, outer, extents = [], [], []
     for slot, (index, size) in enumerate(zip(read.index, read.tensor.shape, strict=True)):
         step = math.gcd(*(c for _, c in index.terms)) or 1
         low, high = index.range()
-        # The first place in t of those a step apart.
+        # `first` is the first place inside of t that is a whole number of steps from `low`.
         first, last = low + -(min(low, 0) // step) * step, min(high, size - 1)
         if first > last:
             return None
@@ -78,7 +83,8 @@ def _box(read: Read) -> Read | None:
 def extremum(scope: Scope) -> Path | None:
     """``max_y f(g(x, y)) = f(max_y g(x, y))`` for an f that doesn't decrease, and for min.
 
-    As far inward as it goes: what is left to reduce after one step is asked for the next.
+    The reduction is moved inward as far as possible: the scope that is left to reduce after one
+    step is tried again.
     """
     body, outside = scope.body, set(traversal_iterators(scope))
     operands = list(enumerate(children(body)))
@@ -100,14 +106,14 @@ def extremum(scope: Scope) -> Path | None:
 
 
 def _put_in(around: Path, inner: Scope, further: Path) -> Path | None:
-    """What a scope inside leads to, put in the place of its read."""
+    """Apply the steps of ``further`` to ``inner``, a scope inside ``around``; inline the result."""
     moved = around.then(Inside(inner, further.steps))
     found = [r for r in reads(moved.scope.body) if r.tensor == further.scope] if moved else []
     return moved.then(Inline(found[0], further.scope)) if moved and found else None
 
 
 def _groups(terms: Sequence[Scalar], outside: set[It]) -> list[frozenset[int]]:
-    """Terms that share a reduced iterator, by position."""
+    """The terms in groups that share reduced iterators; a group holds positions in ``terms``."""
     groups: list[tuple[set[It], frozenset[int]]] = []
     for n, term in enumerate(terms):
         shared = set(iterators(term)) - outside

@@ -1,9 +1,9 @@
 """Operator matching through iterator mapping tables (EinNet §5.1, Table 2).
 
 A scope of two reads is grouped by where its iterators occur: in both inputs and the output
-(batch), in one input and the output (m, n), in both inputs only (k). Operands that aren't laid out
-as the operator wants are brought there by views, or by a scope that gathers them (im2col, as an
-eOperator). Convolutions and band products have windows: ``windows.py``.
+(batch), in one input and the output (m, n), in both inputs only (k). Operands whose axes
+don't fit the operator are rearranged by views, or gathered by a scope (im2col, as an eOperator).
+Not here: convolutions and band products, which have windows (``windows.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def size(its: Sequence[It]) -> int:
 
 @dataclass(frozen=True)
 class Groups:
-    """The iterators of a two-operand scope by where they occur (Table 2's columns)."""
+    """The iterators of a two-operand scope, grouped by where they occur (Table 2's columns).
+
+    ``sum_k a[b, m, k] * b[b, k, n]`` has one iterator in each group.
+    """
 
     batch: tuple[It, ...]
     m: tuple[It, ...]
@@ -46,7 +49,10 @@ class Groups:
 
     @staticmethod
     def of(scope: Scope, a: Read, b: Read) -> Groups | None:
-        """None if an iterator is in no column: idle, or reduced in one operand alone."""
+        """Group the iterators; None if one of them fits no group.
+
+        Such an iterator occurs in no operand, or is reduced and occurs in one operand only.
+        """
         in_a, in_b = iterators(a), iterators(b)
         traversal = [it for it in traversal_iterators(scope) if it.extent != 1]
         reduced = reduction_iterators(scope)
@@ -54,7 +60,7 @@ class Groups:
             return None
         if any(it not in in_a & in_b for it in reduced):
             return None
-        # Within a group any order will do: that of the operand's axes, so that views suffice.
+        # Any order within a group is right; in the order of the operand's axes views suffice.
         return Groups(
             _ordered((it for it in traversal if it in in_a and it in in_b), a),
             _ordered((it for it in traversal if it in in_a and it not in in_b), a),
@@ -99,8 +105,8 @@ def gathered(read: Read, order: Sequence[It], groups: Sequence[Sequence[It]]) ->
 def moved(value: Tensor, source: Sequence[It], target: Sequence[It]) -> Tensor:
     """A tensor whose memory runs over ``source``, with its axes in the order of ``target``.
 
-    Axes that follow each other in both are one: (t, s, p, q, c) -> (p, q, t, s, c) is (ts, pq, c)
-    -> (pq, ts, c), of which libraries know the layout.
+    Axes that follow each other in both orders are merged: (t, s, p, q, c) -> (p, q, t, s, c) is
+    permuted as (ts, pq, c) -> (pq, ts, c), a layout that libraries support.
     """
     runs: list[list[It]] = []
     for it in source:

@@ -1,14 +1,15 @@
-"""How a term of operators opens to a scope: what a match proposes besides the term.
+"""The steps that prove a match: how a term of operators opens to the scope that it matched.
 
     matmul({.. reshape ..}, w)  =  sum_k x[i, k // 9, k % 9] * w[k, j]
                                 =  sum_{q,r} x[i, q, r] * w[9*q + r, j]         k = 9*q + r
 
-The operator counts by its own iterators; recounted by those of the scope it has to be the scope.
+The definition of the operator (first line) uses iterators of its own. Recounted by the iterators of
+the scope (second line) it has to be that scope.
 
     conv_transpose(x, w)  =  sum_{c,k} x[c, (i + 1 - k) // 2 + (i + 1 - k) % 2 * 20] * w[c, k]
                           =  sum_{c,q} x[c, (i + 1) // 2 - q] * w[c, 2*q + (i + 1) % 2]
 
-What it reads far outside of its image has no place in the scope: k is the tap that the scope reads.
+Taps that read far outside of the image don't occur in the scope; there k is the tap that it reads.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import indices_of, reads
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 
-# A window has two axes, which may be turned round; as many channels may be as long.
+# At most so many iterators are tried turned round. A window has two axes that may be, and there may
+# be as many channel iterators of the same extents, which can't be told apart.
 MAX_TURNED = 4
 
 
 def matched(tensor: Tensor, term: Tensor, meanings: Meanings = ()) -> list[Steps]:
-    """The steps from a scope, or a class, to the term that it is; none if the term can't be opened
-    to it.
+    """Return the steps from ``tensor`` to ``term``; no list of steps if ``term`` can't be opened.
 
     Args:
-        meanings: what operators in the term are defined as, and what tensors that the scope reads
-            are, as the e-graph says.
+        tensor: a scope or an e-class.
+        meanings: definitions that the e-graph holds, of operators in the term and of tensors that
+            the scope reads.
     """
     steps = _matched(tensor, term, meanings)
     return [] if steps is None else [(Match(term, meanings, steps),)]
 
 
 def definitions(view: View, *terms: Tensor) -> Meanings:
-    """What rule files define the products in some terms as."""
+    """Return the definitions, from rule files, of the products that occur in ``terms``."""
     found: list[tuple[Tensor, Comprehension]] = []
     for part in topological(terms):
         if isinstance(part, Op) and part.row.kind == "contraction" and not part.row.vendor:
@@ -65,7 +67,8 @@ def _matched(tensor: Tensor, term: Tensor, meanings: Meanings) -> tuple[Step, ..
 
 
 def recounted(opened: Scope, scope: Scope) -> tuple[Step, ...] | None:
-    """Steps from what an operator opens to, to the scope that it is; None if none are found."""
+    """Return steps from ``opened``, the definition of an operator, to ``scope``; None if none are
+    found."""
     form = least_form(scope)
     if least_form(opened) == form:
         return ()
@@ -80,7 +83,7 @@ def recounted(opened: Scope, scope: Scope) -> tuple[Step, ...] | None:
 
 
 def _recounts(opened: Scope, scope: Scope) -> Iterator[tuple[Step, ...]]:
-    """The iterators of a reduction by their quotients and remainders, some of them turned round."""
+    """Recounts of the reduction iterators by quotients and remainders, some of these turned."""
     slot = len(opened.extents)
     found: list[tuple[It, Index, list[It]]] = []
     for it in reduction_iterators(opened):
@@ -109,8 +112,10 @@ def _recounts(opened: Scope, scope: Scope) -> Iterator[tuple[Step, ...]]:
 
 
 def _of_one_phase(opened: Scope, scope: Scope) -> Iterator[tuple[Step, ...]]:
-    """The taps that the scope sums, where the operator sums all of them: one phase of a window, or
-    the taps that meet the pixels which the scope goes through."""
+    """Recounts for a scope that sums fewer taps than the operator.
+
+    The scope sums the taps of one phase of a window, or only those that meet the pixels it reads.
+    """
     phases = phase_select(canonical(opened))
     if phases is not None:
         yield phases.steps
@@ -130,7 +135,10 @@ def _of_one_phase(opened: Scope, scope: Scope) -> Iterator[tuple[Step, ...]]:
 
 
 def _divisors(scope: Scope, it: It) -> list[int]:
-    """1, and what divides the iterator where it stands by quotient and remainder, in order."""
+    """1 and the divisors by which the body takes ``it`` apart, ascending.
+
+    ``x[k // 9, k // 3 % 3]`` gives 1, 3 and 9 for ``k``.
+    """
     found = {1}
 
     def visit(index: Index) -> None:

@@ -1,8 +1,10 @@
-"""Phases: where an index strides, only the taps of one phase of a window are in range.
+"""Phases: for each output only every s-th tap of a window counts; sums over these taps alone.
 
-A transposed convolution reads its image at u // s where s divides u = i + p - k, and a kernel that
-was spread over a larger one has zeros in between. Both are sums over the taps k = s*q + phase
-alone: a substitution of variables whose boundaries are tightened (papers: EinNet §4.1).
+    sum_k x[(i - k) / s] * w[k], zero unless s | i - k   ->   sum_q x[i // s - q] * w[s*q + i % s]
+
+Such sums are transposed convolutions (stride s), and convolutions whose kernel was spread out with
+zeros between its taps. The taps that count are k = s*q + phase: a substitution of variables whose
+boundaries are tightened (papers: EinNet §4.1).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from eqsynth.ir.tensor import Scope
 def phase_select(scope: Scope) -> Path | None:
     """``sum_k f((r - k) // s, k) = sum_q f(r // s - q, s*q + r % s)``, f = 0 unless s | r - k.
 
-    And ``sum_k f(s*k + r) = sum_q f(s*q + r % s)``, where r is less than a step in all its values.
-    Every reduction with such an index is changed: it has fewer taps then, or strides forward where
-    it strode backward only. So there is an end.
+    And ``sum_k f(s*k + r) = sum_q f(s*q + r % s)``, where r varies by less than s. Every reduction
+    with such an index is changed. This ends, because each change leaves fewer taps, or turns an
+    iterator that only strode backward into one that strides forward.
     """
     if not is_product(scope):
         return None
@@ -59,13 +61,16 @@ def _select_one(selected: Path) -> Path | None:
 
 
 def _strides_forward(scope: Scope, it: It) -> bool:
-    """In some index: turned round, it would stride backward there."""
+    """Whether some index has a coefficient of ``it`` above 1; turned, it would stride backward."""
     return any(index.coefficient(it.slot) > 1 for index in indices_of(scope.body))
 
 
 def _divided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]]:
-    """``k = s*q + phase`` where the index is outside unless s divides some e*k + rest; if s and e
-    share a divisor, it divides the rest too, or no k is inside."""
+    """Taps ``k = s*q + phase`` if the index is out of range unless s divides ``e*k + rest``.
+
+    Yields the number of taps, the step s and the phase. A common divisor of s and e is divided out
+    of all three: unless it divides ``rest`` too, no k is in range.
+    """
     for atom, c in index.terms:
         if not isinstance(atom, Mod):
             continue
@@ -82,7 +87,10 @@ def _divided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]
 
 
 def _strided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]]:
-    """``k = q - rest // s`` where the index is s*k + rest, or ``rest // s - q``: -s*k + rest."""
+    """Taps ``k = q - rest // s`` of an index ``s*k + rest``; ``rest // s - q`` of ``-s*k + rest``.
+
+    Yields the number of taps, the step (1 or -1) and the phase.
+    """
     c = index.coefficient(it.slot)
     s, rest = abs(c), index - bare(it) * c
     taps = -(-size // s) if s else 0
@@ -91,4 +99,3 @@ def _strided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]
         return
     if taps < it.extent or (c < 0 and taps == it.extent):
         yield (taps, 1, -(rest // s)) if c > 0 else (taps, -1, rest // s)
-

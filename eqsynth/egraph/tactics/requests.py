@@ -1,6 +1,7 @@
-"""Requests of laws: what a law is given, what it may say besides an answer, the normal form.
+"""Requests of laws: how a law reads a request, how it may answer, and the normal form of scopes.
 
-What is looked up in the view decides only what is worth deriving.
+The functions here look at a view of the e-graph, which decides only which derivations are worth
+trying; whether an answer is an equality doesn't depend on it.
 """
 
 from __future__ import annotations
@@ -25,26 +26,33 @@ from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 @dataclass(frozen=True)
 class Using:
-    """An answer that holds because classes have certain members: for ``explain``, which shows the
-    law on those members and how the classes came to have them as steps of their own."""
+    """An answer that holds because certain terms are members of certain e-classes.
+
+    ``explain`` shows the law applied to those members, and, as separate steps, why each is a member
+    of its e-class.
+
+    Attributes:
+        term: the answer.
+        members: e-class -> the member that was used for it.
+    """
 
     term: Tensor
     members: Mapping[Tensor, Tensor]
 
 
 Said = Path | Steps | Tensor | Using
-"""What a law may say: steps of the calculus, or the way to where they lead; a term, if the law is
-one of those that compute their answers themselves (``table.py``)."""
+"""The answer of a law: steps of the calculus, or a path of steps with the scope at its end. Laws
+that compute their answers themselves (``COMPUTED`` in ``table.py``) answer with a term."""
 
 Law = Callable[[View, Sequence[Any]], Iterable[Said]]
 
 
 class Later(Exception):
-    """Raised by a law whose answer waits for others: the request is asked again."""
+    """Raised by a law that can't answer yet; the request is asked again in a later round."""
 
 
 def scope_of(row: Sequence[Any]) -> Scope:
-    """The scope that a request is about: (e, t, s, reducer, body)."""
+    """The scope of a request, whose row is (e-class, traversal, reduction, reducer, body)."""
     _, traversal, reduction, reducer, body = row
     return scope_as(traversal, reduction, body, reducer)
 
@@ -72,9 +80,10 @@ def _waits(scope: Scope) -> bool:
 
 
 def inlinable(view: View, scope: Scope) -> Path | None:
-    """The scope with its first read of a product inlined, if there is one.
+    """Return the scope with its first read of a product inlined, if there is one.
 
-    A dozen laws ask it of the same scope, so the view remembers it."""
+    A dozen laws need this path of the same scope, so the view remembers it.
+    """
     found: Path | None = view.once(_inlined, scope)
     return found
 
@@ -90,13 +99,15 @@ def _inlined(view: View, scope: Scope) -> Path | None:
 
 
 def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]:
-    """Products of a class; scaled weights stay folded (a constant without a sum of its own).
+    """The products in the e-class ``ref`` that may be inlined where it is read.
 
-    In constants it is the other way round: sums stay, since nothing would factor them again, and
-    scaled weights meet.
+    Of a constant e-class, a scope that isn't constant inlines only sums: a scaled weight (a map)
+    stays folded, so that it is computed once. A constant scope inlines only maps: a sum that was
+    inlined would not be factored out again, while scaled weights should meet.
+    Views are inlined in either case.
     """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
-        # A view of a view of it may have come back to it.
+        # An input or weight isn't computed; its scopes are views of views that lead back to it.
         return []
     if normalized(view, ref):
         return []
@@ -109,12 +120,13 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
-    # What a view reads may be a view back: a matrix of a reshape, beside the matrix's diagonal.
+    # Views come last, and views of a view of `ref` last of all: a matrix may be a view of its own
+    # reshape, which would lead back.
     return sorted(found, key=lambda s: (conditions.is_view(s), _comes_back(view, ref, s)))
 
 
 def _comes_back(view: View, ref: ClassRef, scope: Scope) -> bool:
-    """Whether a scope is a view of a class that is a view of ``ref``."""
+    """Whether ``scope`` is a view of an e-class that is itself a view of ``ref``."""
     return conditions.is_view(scope) and any(
         conditions.is_view(back) and next(iter(reads(back.body))).tensor == ref
         for read in reads(scope.body)
@@ -124,18 +136,25 @@ def _comes_back(view: View, ref: ClassRef, scope: Scope) -> bool:
 
 
 def is_gate(scope: Scope) -> bool:
-    """A product of several reads element by element: ``L . x[i] * y[i]``."""
+    """Whether ``scope`` is an elementwise product of several reads: ``L . x[i] * y[i]``."""
     return conditions.is_product(scope) and not scope.reduction and len(set(reads(scope.body))) > 1
 
 
 def normalized(view: View, ref: ClassRef) -> bool:
-    """Whether a library normalizes the tensor in one pass: products and maps read it as it is. A
-    view is taken of what it computes, so that a part of it is a part of its argument."""
+    """Whether the tensor is a LayerNorm, which a library computes in one pass.
+
+    Products and maps read such a tensor as it is. Views may look through it, so that a part of the
+    result is computed from a part of the argument.
+    """
     return any(op.name == "LayerNorm" for op in view.operators(ref))
 
 
 def underived(view: View, row: Sequence[Any]) -> Scope:
-    """The request's scope if it is canonical and not derived."""
+    """The request's scope.
+
+    Raises:
+        Later: the scope isn't canonical, or it is derived.
+    """
     scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
@@ -143,7 +162,11 @@ def underived(view: View, row: Sequence[Any]) -> Scope:
 
 
 def flat_product(view: View, row: Sequence[Any]) -> Scope:
-    """The request's scope if it is a canonical product that isn't derived and reads no other."""
+    """The request's scope.
+
+    Raises:
+        Later: the scope isn't a canonical product, is derived, or reads another product.
+    """
     scope = underived(view, row)
     if not conditions.is_product(scope) or inlinable(view, scope) is not None:
         raise Later
@@ -151,8 +174,12 @@ def flat_product(view: View, row: Sequence[Any]) -> Scope:
 
 
 def flat(view: View, row: Sequence[Any]) -> Scope:
-    """The request's scope if it is flat, canonical and not derived, and nothing in it is selected:
-    what a diagonal makes smaller is smaller before anything else is done with it."""
+    """The request's scope.
+
+    Raises:
+        Later: as for :func:`flat_product`; or the scope reads constants that can become numbers, or
+            something in it is selected (a diagonal): it is made smaller first.
+    """
     scope = flat_product(view, row)
     if is_selected(scope) or without_constants(view, scope) is not None:
         raise Later
@@ -172,19 +199,19 @@ def flats(view: View, ref: ClassRef) -> list[Scope]:
 
 
 def products_of(view: View, ref: ClassRef) -> list[Scope]:
-    """Flat products of a class that are no bare reads of itself."""
+    """The flat products of a class that don't read the class itself."""
     return [scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))]
 
 
 def number_of(view: View, tensor: Tensor) -> float | None:
-    """The number that a tensor holds everywhere, if it was made so."""
+    """The number that is every element of a tensor, if the tensor is a ``Full``."""
     assert isinstance(tensor, ClassRef)
     full = (op for op in view.operators(tensor) if op.name == "Full")
     return next((float(op.attrs[1]) for op in full if isinstance(op.attrs[1], float)), None)
 
 
 def without_constants(view: View, scope: Scope) -> Path | None:
-    """The scope with numbers in the place of tensors that hold one number everywhere."""
+    """Return the scope with reads of ``Full`` tensors replaced by their numbers, if it has any."""
     found: Path | None = view.once(_with_numbers, scope)
     return found
 
