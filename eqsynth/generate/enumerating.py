@@ -1,10 +1,10 @@
-"""Enumerating terms level by level, with their fingerprints [TASO Algorithm 1, step 1].
+"""Enumerates terms level by level, with their fingerprints [TASO Algorithm 1, step 1].
 
-TASO adds operators to a graph depth first and evaluates the whole graph each time. Here a graph is
-the set of the terms that it computes: each term is evaluated once, from the values of its
-arguments, and only the first term of a value is an argument of others. Terms of a level are cut
-into chunks; workers evaluate them, and the fingerprints of a chunk are kept in the cache directory,
-so that what was killed goes on where it was.
+TASO adds operators to a graph depth first, and evaluates the whole graph each time. Here a graph is
+the set of terms that it computes. Each term is evaluated once, from the values of its arguments,
+and only the first term with a value is an argument of others. The terms of a level are split into
+chunks, which workers evaluate. The fingerprints of a chunk are cached in a file, so that a run that
+was killed continues where it was.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from eqsynth.ir.tensor import Input, Tensor
 from eqsynth.tasks import Executor, LocalExecutor
 
 CHUNK: Final = 4096
-"""Terms that one task evaluates: a third of a second of matrices, a second of images."""
+"""The terms that one task evaluates: a third of a second for matrices, a second for images.
+"""
 
 MAX_BYTES: Final = 4 << 30
 _MEMORY: Final = 3 << 30
@@ -54,14 +55,14 @@ Hashes = npt.NDArray[np.int64]
 
 @dataclass
 class Enumerated:
-    """What was enumerated in a world.
+    """The result of an enumeration of one world.
 
     Attributes:
-        operators: of the largest terms.
-        equal: pairs of a term and a later one of the same values, which isn't in the table.
-        evaluated: terms at each number of operators.
-        left_out: terms whose values can't be kept exactly.
-        from_cache: chunks that were there already.
+        operators: the number of operators of the largest terms.
+        equal: pairs of a term and a later term with the same values, which isn't in the table.
+        evaluated: the number of evaluated terms for each number of operators.
+        left_out: the number of terms whose values aren't exact.
+        from_cache: the number of chunks that were read from the cache.
     """
 
     table: Table
@@ -74,7 +75,7 @@ class Enumerated:
 
     @property
     def denominator(self) -> int:
-        """Of the grid that all values lie on."""
+        """The denominator of the grid that all values lie on."""
         return int(2 * self.table.world.divisor**self.operators)
 
 
@@ -85,11 +86,11 @@ def enumerate_graphs(
     executor: Executor | None = None,
     told: Callable[[str, int], None] = lambda _stage, _done: None,
 ) -> Enumerated:
-    """All terms of up to so many operators, and which of them have the values of an earlier one.
+    """Enumerate all terms of up to ``operators`` operators, and find those with equal values.
 
     Args:
-        executor: where terms are evaluated, by default one process of this machine.
-        told: called with the stage and how many terms of it are evaluated.
+        executor: evaluates terms; by default one process on this machine.
+        told: called with the stage and the number of its terms evaluated so far.
     """
     begin = time.monotonic()
     found = Enumerated(Table(world), operators)
@@ -120,7 +121,7 @@ def enumerate_graphs(
 
 
 def _rows(table: Table, level: int) -> Iterator[Row]:
-    """The terms that need so many operators, in an order that is always the same."""
+    """Yield the terms that need ``level`` operators, in a fixed order."""
     inputs = {
         number for number in table.levels[0]
         if isinstance(table.leaves[number], Input)
@@ -139,7 +140,7 @@ def _rows(table: Table, level: int) -> Iterator[Row]:
 
 
 def _arguments(table: Table, arity: int, needed: int) -> Iterator[tuple[int, ...]]:
-    """Arguments that need so many operators together."""
+    """Yield argument lists that need ``needed`` operators together."""
     if needed >= len(table.levels):
         return
     if arity == 1:
@@ -157,7 +158,7 @@ def _arguments(table: Table, arity: int, needed: int) -> Iterator[tuple[int, ...
 
 
 def _pairs(table: Table, needed: int) -> Iterator[tuple[int, int]]:
-    """Pairs of terms that need so many operators together, each in one order."""
+    """Yield pairs of terms that need ``needed`` operators together, each pair in one order."""
     closure = table.closure
     for larger in range(needed + 1):
         for smaller in range(max(0, needed - larger), larger + 1):
@@ -182,7 +183,7 @@ _Further = Callable[[list[Row]], Hashes]
 def _merge(
     found: Enumerated, rows: list[Row], plain: Hashes, last: bool, further: _Further
 ) -> None:
-    """Adds the first term of each value to the table, and pairs the others with it."""
+    """Add the first term with each value to the table, and pair later ones with it."""
     table = found.table
     own = _told_apart(found, rows, plain, further)
     known = np.asarray(table.hashes, np.int64)
@@ -196,7 +197,7 @@ def _merge(
     new = firsts == np.arange(len(known), len(known) + len(own))
     wanted = new & exact
     if last:
-        # Of the last level those are needed that another one is equal to.
+        # Of the last level only terms that equal another term are needed.
         wanted &= np.isin(np.arange(len(own)) + len(known), firsts[~new & exact])
     numbers = {}
     for at in np.flatnonzero(wanted):
@@ -206,11 +207,10 @@ def _merge(
         found.equal.append((numbers.get(earlier, earlier), rows[at]))
 
 
-def _told_apart(
-    found: Enumerated, rows: list[Row], plain: Hashes, further: _Further
-) -> Hashes:
-    """The fingerprints of rows. Where terms have one on the first assignments and one of them
-    compares, it is of the further assignments too, also of the terms of the table."""
+def _told_apart(found: Enumerated, rows: list[Row], plain: Hashes, further: _Further) -> Hashes:
+    """Return the fingerprints of rows. If several terms agree on the first assignments and one of
+    them compares numbers, their fingerprints include the further assignments, also those of terms
+    in the table."""
     table = found.table
     known = np.asarray(table.plain, np.int64)
     every = np.concatenate([known, plain])
@@ -234,17 +234,15 @@ def _told_apart(
     return own
 
 
-def _further(
-    tasks: Executor, state: _State, found: Enumerated, rows: list[Row]
-) -> Hashes:
-    """Fingerprints of terms on the further assignments."""
+def _further(tasks: Executor, state: _State, found: Enumerated, rows: list[Row]) -> Hashes:
+    """Return the fingerprints of terms on the further assignments."""
     chunks = [own for _, own in _evaluated(tasks, state, iter(rows), found, FURTHER)]
     return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
 
 
 def _learn_commutative(found: Enumerated) -> None:
-    """Primitives of which each application of two terms has the value of its mirror image: from
-    now on their arguments come in one order."""
+    """Find the primitives whose applications all have the same value with swapped arguments; from
+    now on their arguments are enumerated in one order only."""
     table = found.table
     swapped = {row: earlier for earlier, row in found.equal}
     mirrored: dict[int, list[bool]] = defaultdict(list)
@@ -263,7 +261,7 @@ def _learn_commutative(found: Enumerated) -> None:
 
 @dataclass(frozen=True)
 class _State:
-    """What a level's terms are evaluated from."""
+    """The data from which the terms of a level are evaluated."""
 
     table: Table
     denominator: int
@@ -291,7 +289,7 @@ def _evaluated(
     tasks: Executor, state: _State, rows: Iterator[Row], found: Enumerated,
     assignments: tuple[int, ...],
 ) -> Iterator[tuple[list[Row], Hashes]]:  # fmt: skip
-    """The chunks of the rows, each with the fingerprints, in order; 0 for what isn't exact."""
+    """Yield the chunks of the rows in order, with their fingerprints; 0 for an inexact value."""
     waiting: deque[tuple[list[Row], Path, bytes | Future[bytes]]] = deque()
 
     def first() -> tuple[list[Row], Hashes]:
@@ -325,7 +323,7 @@ def _is_there(data: bytes | Future[bytes]) -> bool:
 def _named(
     state: _State, chunk: list[Row], assignments: tuple[int, ...]
 ) -> tuple[Path, npt.NDArray[np.int32]]:
-    """Where a chunk's fingerprints are kept, and its rows as numbers."""
+    """Return the file of a chunk's fingerprints, and the chunk's rows as an array of numbers."""
     rows = np.full((len(chunk), 1 + _ARGUMENTS), -1, np.int32)
     for at, (template, args) in enumerate(chunk):
         rows[at, 0] = template
@@ -349,12 +347,12 @@ def evaluate_rows(
     denominator: int,
     assignments: tuple[int, ...],
 ) -> bytes:
-    """A worker's task: the fingerprints of rows, as the bytes of an array of int64.
+    """Evaluate rows in a worker; return their fingerprints as the bytes of an array of int64.
 
     Args:
-        key: names what is known, whose values are kept for the next task.
-        known: row by row the template and the arguments of each term; below 0 for a leaf, and for
-            arguments that a template doesn't have.
+        key: identifies ``known``; the values of its terms are cached for the next task.
+        known: for each known term a row with its template and arguments; negative for a leaf, and
+            for arguments that a template doesn't have.
     """
     if key not in _values:
         _values.clear()

@@ -1,16 +1,17 @@
-"""The numbers in which graphs are fingerprinted: exact, ordered, and as fast as floats.
+"""The arithmetic in which graphs are fingerprinted: exact, ordered, and as fast as floats.
 
-Inputs are small integers, and what operators make of them are multiples of 1/D, kept in float64.
-After each operator every number is put back on this grid. Its distance from the grid is an error
-of rounding, below a 32nd of a step, since numbers have fewer than 40 bits; what lies farther away,
-or is larger, is refused (``Inexact``) and never rounded. An average over a 3x3 window divides by 9,
-so D = 9^n serves graphs of n operators, 18^n those that halve as well, and 2 * 18^n their products
+Inputs are small integers, and results of operators are multiples of 1/D, stored in float64. After
+each operator every number is rounded to this grid. The distance to the grid is a rounding error
+below a 32nd of a step, since numbers have fewer than 40 bits; a number farther from the grid, or
+larger, is never rounded but refused (``Inexact``). An average over a 3x3 window divides by 9, so
+D = 9^n suffices for graphs of n operators, 18^n if operators also halve, and 2 * 18^n for products
 of n + 1 halves.
 
-Operators that compare (relu, maxima) compare exact numbers, on more assignments: which side of zero
-a number lies on is one bit. Functions that leave the rationals (exp, sigmoid, tanh, quotients) are
-uninterpreted: a keyed hash of their arguments, an integer. A finite field would do for polynomials
-and has no order; candidates are judged in one besides (``testing/judging.py``).
+Graphs with comparisons (relu, maxima) are evaluated on more assignments, since a comparison with
+zero yields only one bit. Functions with irrational values (exp, sigmoid, tanh, quotients) are
+uninterpreted: their value is an integer, a keyed hash of the arguments. A finite field would
+suffice for polynomials, but has no order; candidates are also checked in one
+(``testing/judging.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from eqsynth.ir.tensor import Input, Tensor
 from eqsynth.ir.types import TensorType
 
 LARGEST: Final = 2.0**40
-"""Numbers, in steps of the grid, from which on float64 might not tell neighbours apart."""
+"""The largest number, in steps of the grid; beyond it float64 might not separate neighbours."""
 
 _OFF: Final = 1 / 16
 _INPUTS: Final = 9
@@ -37,19 +38,19 @@ FIRST: Final = (0, 1)
 """The assignments of the inputs on which every term is evaluated."""
 
 FURTHER: Final = (2, 3, 4, 5, 6, 7)
-"""Those on which terms are told apart besides where one of them compares: on two assignments the
-four sums of rows that ``relu`` is taken of are positive once in 256 times. On the last ones inputs
-are halves: ``x * (x + 1)`` is below 0 between two whole numbers alone."""
+"""Further assignments, for terms of which one compares numbers. Two assignments don't suffice: four
+sums of rows under a ``relu`` are all positive on both once in 256 times. On the last ones inputs
+are halves, since ``x * (x + 1)`` is negative only between two integers."""
 
 _HALVES: Final = (4, 5, 6, 7)
 
 
 class Inexact(ArithmeticError):
-    """Raised for a result that is no multiple of 1/D, or too large to be one exactly."""
+    """A result isn't a multiple of 1/D, or is too large to be stored exactly."""
 
 
 def grid(denominator: int) -> Arithmetic:
-    """The arithmetic of the multiples of 1/denominator.
+    """Return the arithmetic of multiples of 1/denominator.
 
     >>> import numpy as np
     >>> x = Input("x", TensorType((1, 1, 3, 3), "float32"))
@@ -72,7 +73,7 @@ def grid(denominator: int) -> Arithmetic:
 
 
 def _uninterpreted(name: str, args: Sequence[Any]) -> Array:
-    """An integer for each element, drawn by the function's name and its arguments."""
+    """Return an integer for each element, a hash of the function's name and its arguments."""
     arrays = np.broadcast_arrays(*(np.asarray(arg, np.float64) + 0.0 for arg in args))
     mixed = np.full(arrays[0].shape, crc32(name.encode()), np.uint64)
     for array in arrays:
@@ -85,10 +86,10 @@ def _uninterpreted(name: str, args: Sequence[Any]) -> Array:
 
 
 def drawn(name: str, kind: TensorType, assignment: int) -> Array:
-    """The value of an input on an assignment: the same in every process.
+    """Draw the value of an input on an assignment; it is the same in every process.
 
-    One number is positive on one assignment and negative on the next: of two negative scalars
-    ``relu(s * x)`` and ``relu(s * y)`` are equal for all x and y that are positive.
+    A scalar input is positive on one assignment and negative on the next. If s were always
+    negative, ``relu(s * x)`` and ``relu(s * y)`` would be equal for all positive x and y.
     """
     rng = np.random.default_rng([crc32(name.encode()), assignment])
     found = rng.integers(-_INPUTS, _INPUTS + 1, size=kind.shape).astype(np.float64)
@@ -97,15 +98,15 @@ def drawn(name: str, kind: TensorType, assignment: int) -> Array:
 
 
 def hashed(values: Sequence[Array]) -> int:
-    """hash_1 of TASO §2.2: of a tensor's shape and content, on some assignments; 63 bits."""
+    """Return hash_1 of TASO §2.2: 63 bits of a tensor's shape and values on some assignments."""
     found = hashlib.blake2b(repr(values[0].shape).encode(), digest_size=8)
     for value in values:
-        found.update(np.ascontiguousarray(value + 0.0).tobytes())  # of a zero without sign
+        found.update(np.ascontiguousarray(value + 0.0).tobytes())  # + 0.0 turns -0.0 into 0.0
     return int.from_bytes(found.digest(), "little") >> 1
 
 
 def symmetric(hashes: Sequence[int]) -> int:
-    """hash_2 of TASO §2.2: of a graph's outputs in any order."""
+    """Return hash_2 of TASO §2.2: a hash of a graph's outputs in any order."""
     mixed = (
         hashlib.blake2b(h.to_bytes(8, "little"), key=b"outputs", digest_size=8).digest()
         for h in hashes
@@ -114,10 +115,10 @@ def symmetric(hashes: Sequence[int]) -> int:
 
 
 def value(term: Tensor, denominator: int, assignment: int) -> Array:
-    """A term's value on an assignment of its inputs, which are drawn by their names.
+    """Return a term's value on an assignment, which draws the inputs by their names.
 
     Raises:
-        Inexact: it can't be kept exactly.
+        Inexact: the value can't be stored exactly.
     """
     inputs = [leaf for leaf in leaves((term,)).values() if isinstance(leaf, Input)]
     with computing_in(grid(denominator)):
@@ -137,7 +138,7 @@ def agree(left: Tensor, right: Tensor, denominator: int) -> bool:
 
 
 def fingerprint(term: Tensor, denominator: int, assignments: Sequence[int] = FIRST) -> int:
-    """hash_1 of a term.
+    """Return hash_1 of a term.
 
     Raises:
         Inexact: a value can't be kept exactly.
