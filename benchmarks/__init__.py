@@ -1,1 +1,2 @@
-"""What eqsynth is measured on, and the measuring itself; nothing here is part of the package."""
+"""Benchmarks of eqsynth: the workloads, and the programs that measure them. They aren't installed
+with the package."""

@@ -1,4 +1,4 @@
-"""What a benchmark's result says of where it comes from: machine, versions, commit."""
+"""The origin of a benchmark's result: machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def about(packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Machine, Python and package versions, commit; plain data for JSON.
+    """The machine, the versions of Python and packages, and the commit, as plain data for JSON.
 
     Args:
-        packages: distributions whose versions are told, besides those that eqsynth runs on. One
-            that isn't installed is left out.
+        packages: further packages whose versions are listed; those that aren't installed are left
+            out.
     """
     return {
         "machine": {
@@ -50,7 +50,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """What git answers, or nothing where there is no git or no repository."""
+    """The output of a git command; empty without git or a repository."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Small programs that gain by algebra alone, as plain torch modules."""
+"""Small programs that become faster by algebra alone, as plain torch modules."""
 
 from __future__ import annotations
 

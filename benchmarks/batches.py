@@ -1,6 +1,7 @@
-"""A batch of random cases of the long run: how it is drawn, what it records, how a failure is
-shrunk, and the file that batches are kept in. Not here: what the cases are, and what is done with
-one (``random_programs.py``, ``random_modules.py``).
+"""Batches of random cases of the long run: their drawing, their records, and the journal.
+
+Here is also the shrinking of a case that fails. Not here: the cases themselves, and what is checked
+on each (``random_programs.py``, ``random_modules.py``).
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ Case = TypeVar("Case")
 
 @dataclass
 class Batch:
-    """What one batch found.
+    """The result of one batch.
 
     Attributes:
-        programs: digests of its programs.
-        operators: operators, scopes and views of each.
-        enodes: of each e-graph.
-        fired: e-graphs in which each rule united something.
-        stops: e-graphs by what ended their search.
-        cheaper: e-graphs that hold fewer FLOPs than the programs they were made from.
-        failures: the shrunk program and what was wrong with it.
+        number: the batch's number, which determines its cases.
+        programs: the digests of its programs.
+        operators: the number of operators, scopes and views of each program.
+        enodes: the number of e-nodes of each e-graph.
+        fired: rule -> the number of e-graphs in which it united terms.
+        stops: reason that ended a search -> the number of e-graphs.
+        cheaper: the number of e-graphs that hold a program of fewer FLOPs than the original.
+        failures: for each failure, the shrunk program and what was wrong with it.
     """
 
     number: int
@@ -48,7 +50,7 @@ class Batch:
     def searched(
         self, enodes: int, stop: str, matches: Mapping[str, int], flops: tuple[float, float]
     ) -> None:
-        """Records a search; ``flops`` of the program before and after it."""
+        """Record a search; ``flops`` are those of the program before and after it."""
         self.enodes.append(enodes)
         self.stops = dict(Counter(self.stops) + Counter([stop]))
         fired = Counter(name for name, count in matches.items() if count)
@@ -58,12 +60,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Draws(Generic[Case]):
-    """The cases of every batch: they depend on its number only.
+    """The cases of all batches. The cases of a batch depend on its number only.
 
     Attributes:
-        strategy: of the cases of a batch, by its number.
-        size: cases in a batch.
-        tries: smaller cases that are tried, at most, of one that fails.
+        strategy: from a batch's number to the strategy of its cases.
+        size: the number of cases in a batch.
+        tries: the most smaller cases that are tried when a case is shrunk.
     """
 
     strategy: Callable[[int], st.SearchStrategy[Case]]
@@ -71,10 +73,10 @@ class Draws(Generic[Case]):
     tries: int
 
     def visit(self, number: int, visit: Callable[[Case], None], shrink: bool = False) -> None:
-        """Calls ``visit`` with the cases of a batch.
+        """Call ``visit`` with each case of a batch.
 
         Args:
-            shrink: when ``visit`` raises, goes on with smaller cases that do.
+            shrink: whether to go on with smaller cases after ``visit`` has raised an error.
         """
         phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
 
@@ -98,10 +100,14 @@ class Draws(Generic[Case]):
     def shrunk(
         self, number: int, case: Case, error: str, failure: Callable[[Case], str]
     ) -> tuple[Case, str]:
-        """The smallest case of a batch that fails as ``case`` does, and how, as far as tries go.
+        """Shrink a case that fails.
 
         Args:
-            failure: what is wrong with a case; nothing, if it is right.
+            error: what is wrong with the case.
+            failure: from a case to what is wrong with it; empty if nothing is.
+
+        Returns:
+            The smallest failing case that is found within ``tries``, and what is wrong with it.
         """
         last, reached, tries = case, False, self.tries
 
@@ -116,19 +122,19 @@ class Draws(Generic[Case]):
 
         try:
             self.visit(number, visit, shrink=True)
-        except Exception:  # the assertion, or hypothesis's word for a failure that came and went
+        except Exception:  # the assertion, or hypothesis's error for a failure that isn't repeated
             pass
         return last, error
 
 
 def told(error: Exception) -> str:
-    """What was wrong, whatever it was: a finding."""
+    """An error as the text of a finding: ``ValueError: …``."""
     return f"{type(error).__name__}: {error}"
 
 
 def kept_rows(path: Path, version: str, fresh: bool = False) -> list[dict[str, Any]]:
-    """The JSON objects of a journal, a line each, if its first line is this version; without the
-    line that an interruption cut short."""
+    """The JSON objects of a journal, one per line, if its first line is ``version``; else none. A
+    line that an interruption cut short is left out."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = []
     for line in lines[1:] if lines[:1] == [version] and not fresh else ():
@@ -138,11 +144,11 @@ def kept_rows(path: Path, version: str, fresh: bool = False) -> list[dict[str, A
 
 
 def write_rows(path: Path, version: str, rows: Iterable[dict[str, Any]]) -> None:
-    """A journal with these objects, to which others may be added."""
+    """Write a journal with these objects; lines may be appended to it later."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([version, *map(json.dumps, rows)]) + "\n", encoding="utf-8")
 
 
 def operators(roots: Sequence[Tensor]) -> int:
-    """How many terms compute something."""
+    """The number of terms besides inputs and weights."""
     return sum(not isinstance(term, Input | Weight) for term in topological(roots))

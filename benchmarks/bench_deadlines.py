@@ -1,16 +1,16 @@
-"""What a time limit costs in seconds: the limit, the whole, and each stage.
+"""Time limits: how long a call of ``optimize`` with a limit really takes, in all and by stage.
 
     python -m benchmarks.bench_deadlines [--limit 0.01 --limit 5] [--program layers60] [--json FILE]
     python -m benchmarks.bench_deadlines --curve [--plot FILE.svg] [--json FILE [--resume]]
 
-Printed, not asserted: the whole call is to end within the limit, but for a check of a slow module.
-Each run has empty caches, so that there is something to measure, and a process of its own; the
+Times are printed, not asserted. The whole call should end within the limit, except for the check of
+a slow module. Each run has a process of its own and empty caches, so that kernels are measured; the
 machine's peaks are measured once for all runs.
 
-``--curve`` tells what more time is worth: twenty limits from half a second to two minutes on four
-workloads at full size. The program that came back and the original are timed in turns after each;
-the exit status is 1 if one of them is slower than the original. It takes half an hour, and needs a
-machine that does nothing else. Rows are written as they come, and ``--resume`` goes on from them.
+``--curve`` shows what more time is worth: twenty limits from half a second to two minutes, on four
+workloads at full size. After each run, the optimized program and the original are timed in turns;
+the exit status is 1 if an optimized program is slower. It takes half an hour, on a machine that
+does nothing else. Rows are written as they are measured, and ``--resume`` continues from them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 def layers60() -> Made:
-    """Sixty layers, no two of one size: sixty different segments."""
+    """Sixty layers of different sizes, which give sixty different segments."""
     torch.manual_seed(0)
     activations = (nn.ReLU, nn.Tanh, nn.Sigmoid)
     parts = [p for n in range(60) for p in (nn.Linear(16 + n, 17 + n), activations[n % 3]())]
@@ -78,27 +78,27 @@ def _of_workload(name: str) -> Callable[[], Made]:
 
 
 CURVE: Final = ("resnet18", "bert64", "lstm", "nasrnn")
-"""A program that libraries run well, one of products and small steps, and two of very many small
-steps, which the search changes most."""
+"""The workloads of ``--curve``: one that libraries run well, one of products and small operators,
+and two of very many small operators, which the search changes most."""
 
 WHOLE: Final[dict[str, Callable[[], Made]]] = {f"{n} whole": _of_workload(n) for n in CURVE}
 
 CURVE_LIMITS: Final = tuple(round(0.5 * 240 ** (n / 19), 3) for n in range(20))
 
 SLOWER: Final = 1.05
-"""Times the original's that a program may take, before it counts as slower: what two timings of one
-program differ by."""
+"""A program counts as slower if it takes more than this many times the original's time. Two timings
+of one program differ by that much."""
 
 
 def measure(name: str, limit_s: float, threads: int, timed: bool) -> dict[str, Any]:
-    """One optimization under a limit, with caches that are empty; the task of a process.
+    """One optimization under a time limit; the task of a process with empty caches.
 
     Args:
-        timed: time what came back and the original in turns.
+        timed: whether to time the optimized program and the original in turns.
     """
     torch.set_num_threads(threads)
     module, inputs = {**PROGRAMS, **WHOLE}[name]()
-    # What is loaded once in a process isn't the limit's.
+    # This loads everything that a process loads once, which the limit isn't meant for.
     eqsynth.optimize(nn.ReLU().eval(), (torch.ones(3),), time_limit_s=0.01)
     program = eqsynth.optimize(module, inputs, time_limit_s=limit_s, progress=False)
     report = program.report
@@ -125,7 +125,7 @@ def measure(name: str, limit_s: float, threads: int, timed: bool) -> dict[str, A
 
 @functools.cache
 def measured(threads: int) -> Path:
-    """A cache directory in which the peaks of this machine are all that is known."""
+    """A cache directory that holds only the measured peaks of this machine."""
     directory = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     before = os.environ.get(CACHES[0])
@@ -140,7 +140,7 @@ def measured(threads: int) -> Path:
 
 
 def measure_target(threads: int) -> None:
-    """The task of a process."""
+    """Measure the machine's peaks; the task of a process."""
     torch.set_num_threads(threads)
     measure_cpu_target()
 
@@ -163,14 +163,14 @@ def apart(name: str, limit_s: float, timed: bool) -> dict[str, Any]:
 
 
 def is_slower(row: Mapping[str, Any]) -> bool:
-    """Whether what came back takes longer than the original; not where that wasn't timed."""
+    """Whether the optimized program is slower than the original; False if they weren't timed."""
     if "after_s" not in row:
         return False
     return bool(row["after_s"]["q1_s"] > SLOWER * row["before_s"]["q3_s"])
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """By program: limits, and how many times as fast as the original what came back was."""
+    """Program -> pairs of a time limit and the speedup over the original."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if "after_s" in row:
@@ -225,7 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # A worker finds its task by the module's name, and ``__main__`` is another one there.
+    # A worker imports its task by the module's name, and in the worker ``__main__`` is another
+    # module.
     from benchmarks.bench_deadlines import main as command
 
     sys.exit(command())

@@ -2,16 +2,16 @@
 
     python -m benchmarks.bench_derive [--json FILE] [--part table --part layers --part depth]
 
-``table``: each case guided (EinNet §6.1) and unguided, with and without canonical forms (the
-paper's fingerprints), from the original program alone: the target is named by its operator and the
-shapes of its operands, and nothing tells the search about it. A target that isn't found says so.
-Windows in parts are rules of proofs, not of ``optimize`` (``schedule.py``): the case that needs
-them has their phases.
+``table``: each case with and without guidance (EinNet §6.1), with and without canonical forms (the
+paper's fingerprints). The search starts from the original program and knows nothing of the target,
+which is recognized by its operator and the shapes of its operands. Rules that split windows into
+parts are used in proofs only, not by ``optimize`` (``schedule.py``); the case that needs them has
+the phases of proofs.
 
-``layers``: what twice as many equal layers of a convolution and a ReLU cost to saturate.
+``layers``: the time to saturate 4, 8 and 16 equal layers of a convolution and a ReLU.
 
-``depth``: how much faster a program gets with more rounds of the derivations (EinNet Fig. 17), by
-the programs that are extracted, timed by turns.
+``depth``: how much faster a program gets with more rounds of derivations (EinNet Fig. 17). The
+extracted programs are timed in turns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.rules import RuleSet, load_rules
 
 LIMITS = Limits(enodes=20_000, deadline_s=60.0)
-# A search takes fractions of a second: the median of so many.
+# Searches per measurement, of which the median counts, since one takes only fractions of a second.
 REPEATS = 3
 DEPTHS = range(7)
 Shape = tuple[int, ...]
@@ -62,7 +62,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and the operator that a derivation of it ends in."""
+    """A program, and the target of its derivation: an operator on operands of these shapes."""
 
     name: str
     program: Expr
@@ -72,7 +72,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Table 3 at its own shapes."""
+    """The cases of EinNet's Table 3, at the paper's shapes."""
     x, w = eqsynth.input("x", (1, 512, 7, 7)), eqsynth.weight("w", (512, 512, 3, 3))
     up, k = eqsynth.input("x", (16, 448, 2, 2)), eqsynth.weight("w", (448, 256, 4, 4))
     image, wide = eqsynth.input("x", (16, 32, 224, 224)), eqsynth.weight("w", (1, 32, 5, 5))
@@ -92,7 +92,7 @@ def cases() -> list[Case]:
 
 @contextmanager
 def searching(guided: bool, canonical: bool) -> Iterator[None]:
-    """With the guidance and the canonical forms, or without them."""
+    """Search with or without the guidance and the canonical forms inside of this block."""
     tokens = GUIDED.set(guided), CANONICAL.set(canonical)
     try:
         yield
@@ -103,7 +103,7 @@ def searching(guided: bool, canonical: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Run:
-    """What one search did. ``seconds`` is until the target was seen, or until the search ended."""
+    """The result of one search; ``seconds`` are until the target was found, or the search ended."""
 
     case: str
     guided: bool
@@ -116,7 +116,7 @@ class Run:
 
 
 def search(case: Case, rules: RuleSet, guided: bool, canonical: bool) -> Run:
-    """Saturates the program of a case until its target is in the e-graph."""
+    """Saturate the program of a case until its target is in the e-graph."""
     with searching(guided, canonical):
         session = Session(rules, log_matches=False)
         session.add(program_of(case.program)[0].outputs)
@@ -138,7 +138,8 @@ def search(case: Case, rules: RuleSet, guided: bool, canonical: bool) -> Run:
 
 
 def median(case: Case, rules: RuleSet, guided: bool, canonical: bool) -> Run:
-    """The search of median time; one that took to the deadline isn't repeated."""
+    """A search with the median time of several; a search that doesn't find its target isn't
+    repeated."""
     runs = [search(case, rules, guided, canonical)]
     while len(runs) < REPEATS and runs[-1].stop == "found":
         runs.append(search(case, rules, guided, canonical))
@@ -165,7 +166,8 @@ def table(rules: RuleSet) -> list[Run]:
 
 
 def layers(count: int, rules: RuleSet) -> tuple[float, int]:
-    """(seconds, distinct segments) of saturating so many equal layers, segment by segment."""
+    """Saturate ``count`` equal layers, segment by segment; return the seconds and the number of
+    distinct segments."""
     x = eqsynth.input("x", (1, 64, 28, 28))
     for n in range(count):
         x = ops.relu(ops.conv2d(x, eqsynth.weight(f"w{n}", (64, 64, 3, 3)), padding=1))
@@ -179,7 +181,7 @@ def layers(count: int, rules: RuleSet) -> tuple[float, int]:
 
 
 def doubling(rules: RuleSet) -> dict[int, tuple[float, int]]:
-    """By the number of layers, by turns."""
+    """Number of layers -> the median seconds, measured in turns, and the distinct segments."""
     runs = [(count, layers(count, rules)) for _ in range(REPEATS) for count in (4, 8, 16)]
     result = {}
     for count in (4, 8, 16):
@@ -195,7 +197,7 @@ def doubling(rules: RuleSet) -> dict[int, tuple[float, int]]:
 
 @dataclass(frozen=True)
 class Depth:
-    """The program extracted after ``rounds`` rounds of derivations at most, and its time."""
+    """The program that is extracted after at most ``rounds`` rounds of derivations: its time."""
 
     case: str
     rounds: int
@@ -207,7 +209,8 @@ class Depth:
 
 
 def compiled(program: Expr, rules: RuleSet, rounds: int) -> tuple[CompiledProgram, int, float]:
-    """(the fastest program after so many rounds of derivations, e-nodes, seconds to saturate)."""
+    """The fastest program after ``rounds`` rounds of derivations, the number of e-nodes, and the
+    seconds of saturation."""
     captured = capture_expression(program)
     phases = [replace(p, rounds=rounds) if p.name == "derive" else p for p in DEFAULT_PHASES]
     graph = saturate_terms(captured.program.outputs, rules, phases, LIMITS, False)
@@ -228,8 +231,8 @@ def compiled(program: Expr, rules: RuleSet, rounds: int) -> tuple[CompiledProgra
 
 
 def by_depth(case: Case, rules: RuleSet) -> list[Depth]:
-    """Fig. 17: the program at each depth against the one without any derivation; none where a
-    kernel runs for too long to be timed."""
+    """Fig. 17: the program at each depth, compared with the one without derivations; an empty list
+    if a kernel runs for too long to be timed."""
     try:
         made = {rounds: compiled(case.program, rules, rounds) for rounds in DEPTHS}
     except ExtractionError as error:

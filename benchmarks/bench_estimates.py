@@ -1,19 +1,20 @@
-"""How well kernels' times are estimated that nobody has measured, and what a profile saves others.
+"""How well the times of unmeasured kernels are estimated, and what a profile saves later searches.
 
     python -m benchmarks.bench_estimates [--draws N] [--kernels N] [--reuse [--reduced]]
 
-Programs of views, maps, reductions and products are drawn that are in no suite, with extents that
-are drawn too. Of the kernels of their e-graphs every second program's are timed into an empty
-profile; those of the others are estimated by it, and timed. Printed are the rank correlation of
-estimates with times [Spearman], and by what factor an estimate is off in the middle:
+Random programs of views, maps, reductions and products are drawn, with random extents. The kernels
+of every second program's e-graph are timed into an empty profile. The kernels of the other programs
+are estimated from that profile, and timed. Printed are the rank correlation of estimates and times
+[Spearman], and the median factor by which an estimate is off, for three estimates:
 
-* ``cost model``: what the search sees, which is optimistic on purpose;
-* ``family``: the roofline times the median ratio of the kernel's family to it;
-* ``family, distance``: the same, with families split by Syno's shape distance from what a scope
-  runs over to what it reads.
+* ``cost model``: the estimate that the search uses, which is optimistic on purpose;
+* ``family``: the roofline time, times the median ratio of measured to roofline times in the
+  kernel's family;
+* ``family, distance``: the same, with families split by Syno's shape distance from a scope's
+  iteration space to the tensors that it reads.
 
-``--reuse`` tells what the profile of one search is worth to another one: kernels timed and seconds,
-with an empty profile, and with that of another model or size, in another process.
+``--reuse`` shows what the profile of one search saves another one: kernels timed and seconds, with
+an empty profile, and with that of another model or size, in another process.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ from eqsynth.rules import load_rules
 
 LIMITS = Limits(deadline_s=5.0)
 REUSED = (("bert64", "bert128"), ("resnet18", "resnet50"), ("lstm", "nasrnn"), ("lstm", "lstm"))
-"""Whose profile, and which search finds it: another size, deeper, of the same parts, and itself."""
+"""Pairs of the model that makes the profile and the model that uses it: another size, a deeper
+model, one of the same parts, and the same model."""
 
 Predict = Callable[[Kernel], float]
 
@@ -67,7 +69,7 @@ class _Of(nn.Module):
 
 
 def drawn(seed: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A program of its own, the same for the same number."""
+    """A random program; equal seeds give equal programs."""
     choose = random.Random(seed)
     a, b, c, d = (choose.choice((3, 6, 8, 12, 20, 32, 48)) for _ in range(4))
     x = torch.ones(a, b, c)
@@ -86,7 +88,7 @@ def drawn(seed: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def kernels_of(seed: int, most: int) -> list[Kernel]:
-    """So many kernels of the e-graph of a drawn program."""
+    """At most ``most`` kernels of the e-graph of a random program."""
     captured = capture(*drawn(seed))
     rules = load_rules().select()
     graph = saturate_terms(captured.program.outputs, rules, DEFAULT_PHASES, LIMITS, False)
@@ -97,14 +99,14 @@ def kernels_of(seed: int, most: int) -> list[Kernel]:
 
 
 def distance(kernel: Kernel) -> float:
-    """The largest shape distance from what the term runs over to a tensor that it reads."""
+    """The largest shape distance from the term's iteration space to a tensor that it reads."""
     term = kernel.term
     runs = (*term.traversal, *term.reduction) if isinstance(term, Scope) else term.shape
     return max((shape_distance(runs, arg.shape) for arg in args_of(term)), default=0.0)
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's; equal values share their mean rank.
+    """Spearman's rank correlation; equal values share their mean rank.
 
     >>> round(rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0]), 6)
     0.5
@@ -118,11 +120,11 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Rated:
-    """How good estimates are.
+    """The quality of estimates.
 
     Attributes:
-        correlation: of their ranks with those of the times.
-        off: the factor by which half of the estimates are off at most.
+        correlation: the rank correlation with the times.
+        off: the median factor by which an estimate is off.
     """
 
     correlation: float
@@ -138,7 +140,8 @@ def rated(predict: Predict, times_s: dict[Kernel, float]) -> Rated:
 def by_groups(
     known_s: dict[Kernel, float], costs: CostModel, group: Callable[[Kernel], object]
 ) -> Predict:
-    """The roofline times the median ratio of the group; of all, where none is known of it."""
+    """The estimate: the roofline time, times the median ratio of the kernel's group, or of all
+    kernels if none of the group is known."""
     ratios: dict[object, list[float]] = {}
     for kernel, seconds in known_s.items():
         ratios.setdefault(group(kernel), []).append(seconds / costs.roofline_s(kernel))
@@ -148,7 +151,7 @@ def by_groups(
 
 
 def measured(draws: int, most: int) -> tuple[dict[str, Rated], int, int]:
-    """Ratings by estimate, and how many kernels were known and estimated."""
+    """Estimate -> its rating, and the numbers of kernels that were known and estimated."""
     target = measure_cpu_target()
     with tempfile.TemporaryDirectory() as home, Measurer(target.threads) as measurer:
         costs = CostModel(target, Profile(target.key(), path=Path(home) / "profile.sqlite"))
@@ -171,7 +174,7 @@ def measured(draws: int, most: int) -> tuple[dict[str, Rated], int, int]:
 
 
 def reused(before: str, after: str, reduced: bool) -> dict[str, object]:
-    """A search with an empty profile, and with that of another one."""
+    """Measure a search with an empty profile, and with the profile of another search."""
     threads = torch.get_num_threads()
     runs = []
     for names in ((after,), (before, after)):

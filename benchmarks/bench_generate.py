@@ -1,14 +1,14 @@
-"""How long rules take to be found: the generator, timed.
+"""The time that the generator of rules takes.
 
     python -m benchmarks.bench_generate                       up to three operators, in both worlds
     python -m benchmarks.bench_generate --operators 4         a long run; ended, it goes on later
     python -m benchmarks.bench_generate --json FILE
 
-Prints Table 3's counts beside the paper's (papers/004: 28,744 candidates of up to four operators,
-17,346 after renaming, 743 after common subgraphs, in five minutes of C++) and terms a second. The
-paper enumerates whole graphs; here the first term of a value stands for it, so counts of one size
-can't be compared, and are not. Seconds of a run that found chunks in the cache are no measure: it
-says how many it found.
+Printed are the counts of Table 3 beside the paper's (papers/004: 28,744 candidates of up to four
+operators, 17,346 after renaming, 743 after common subgraphs, in five minutes of C++), and terms per
+second. The paper enumerates whole graphs. Here each value is represented by its first term, so the
+counts aren't comparable, and no ratio is printed. If chunks were found in the cache, their number
+is printed, and the seconds don't count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EVERY_S = 10.0
 
 
 def timed(world: World, operators: int, executor: Executor) -> dict[str, Any]:
-    """One world: terms, counts, and seconds of each part."""
+    """Measure one world: terms, counts, and the seconds of each part."""
     found = enumerate_graphs(world, operators, executor=executor, told=_rate())
     begin = time.monotonic()
     candidates, counts = reduced(found)
@@ -44,7 +44,8 @@ def timed(world: World, operators: int, executor: Executor) -> dict[str, Any]:
 
 
 def _rate() -> Callable[[str, int], None]:
-    """Prints how many terms of a stage are evaluated and at which rate, from time to time."""
+    """A function that prints, from time to time, how many terms of a stage are evaluated, and the
+    rate."""
     begun: dict[str, float] = {}
     told = [time.monotonic()]
 

@@ -1,21 +1,23 @@
-"""What an optimization costs, by stage: cold, warm in the same process, and warm in another one;
-beside it what frozen Inductor takes to compile the same model.
+"""The cost of an optimization by stage: cold, warm in the same process, and warm in another one.
+
+Beside it is the time that frozen Inductor takes to compile the same model.
 
     python -m benchmarks.bench_optimize [--only NAME ...] [--limit MINUTES] [--reduced]
                                          [--json FILE [--resume]] [--plot FILE.svg]
                                          [--part {requests,search,other,inductor} ...]
 
-By default the BERTs of 2, 4, 8 and 12 layers and all nets. Seconds are those of the clock; of CPU,
-all processes together. Cold means an empty cache directory, of Inductor too, and a process in which
-nothing is loaded yet but torch. ``measure`` is what was waited for the times of kernels; requests
-are those that laws were asked and those that were known (see ``bench_saturate.py``; at the sizes of
-tests, since rules don't see sizes), with seconds of CPU of the rules and laws that took longest.
-At the end: what calling a compiled program costs over calling its operators by hand.
+By default, BERTs of 2, 4, 8 and 12 layers and all nets are measured. Seconds are those of the
+clock; CPU seconds are those of all processes together. Cold means empty cache directories of
+eqsynth and Inductor, and a process that has loaded only torch. ``measure`` is the time spent
+waiting for the times of kernels. Requests of laws are counted as asked and as known (see
+``bench_saturate.py``), at the sizes of tests, since rules don't depend on sizes; beside them are
+the CPU seconds of the slowest rules and laws. The last line is the overhead of calling a compiled
+program, compared with calling its operators by hand.
 
-The file is written after each workload. ``--resume`` keeps its rows of this commit and machine and
-measures those that it lacks; a workload that fails has its error in its row, and is done again.
-``--part`` leaves parts out, and ``--limit`` begins no workload after so many minutes, so that all
-fits into less time. ``--plot`` draws the seconds of the stages against layers, e-nodes and kernels.
+The file is written after each workload. ``--resume`` keeps the rows of this commit and machine, and
+measures the others; a workload that fails has its error in its row, and is measured again.
+``--part`` chooses parts, and ``--limit`` starts no workload after that many minutes. ``--plot``
+draws the seconds of the stages against layers, e-nodes and kernels.
 """
 
 from __future__ import annotations
@@ -47,18 +49,18 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.rules import load_rules
 
 PARTS = ("requests", "search", "other", "inductor")
-"""Of a row: requests of laws; cold and warm; warm in another process; Inductor's compile."""
+"""The parts of a row: requests of laws; cold and warm; warm in another process; Inductor."""
 STAGES = ("capture", "saturate", "extract", "measure", "lower", "check", "race")
 _CACHES = ("EQSYNTH_CACHE", "TORCHINDUCTOR_CACHE_DIR")
 
 
 @dataclass
 class Row:
-    """A workload; ``inductor`` is what compiling it with frozen weights took.
+    """The measurements of a workload; ``inductor`` is the compilation with frozen weights.
 
     Attributes:
-        saturation: seconds of CPU of saturating it, by the name of each rule and of each law.
-        error: what went wrong, with what was measured before it; empty if nothing did.
+        saturation: rule or law -> its CPU seconds during saturation.
+        error: what went wrong; empty if nothing did. Earlier measurements stay in the row.
     """
 
     workload: str
@@ -72,7 +74,7 @@ class Row:
 
 
 def measured(workload: str, reduced: bool, parts: Collection[str] = PARTS) -> Row:
-    """What these parts of a row are, each process with caches that are empty at first."""
+    """Measure the given parts of a row, each in a process with empty caches."""
     row = Row(workload, MEASURED[workload].seed)
     try:
         _measure(row, reduced, parts)
@@ -107,7 +109,8 @@ def _measure(row: Row, reduced: bool, parts: Collection[str]) -> None:
 
 @contextmanager
 def empty_caches() -> Iterator[None]:
-    """Cache directories of eqsynth and Inductor that are empty, for processes that begin now."""
+    """Give processes that start inside of this block empty cache directories of eqsynth and
+    Inductor."""
     before = {name: os.environ.get(name) for name in _CACHES}
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update({name: str(Path(directory) / name) for name in _CACHES})
@@ -120,7 +123,8 @@ def empty_caches() -> Iterator[None]:
 
 
 def call_overhead() -> dict[str, Any]:
-    """What a compiled program adds to the same operators called in a plain function."""
+    """Measure what a call of a compiled program costs more than a plain function of the same
+    operators."""
     layers = 16
     module = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(layers))).eval()
     x = torch.randn(4, 16)
@@ -139,7 +143,7 @@ def call_overhead() -> dict[str, Any]:
 
 
 def straight_function(program: CompiledProgram) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The program's operators called one after the other, by hand."""
+    """A plain function that calls the program's operators one after the other."""
     runners = [step.runner for step in program.steps]
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -177,7 +181,7 @@ def _seconds(spent: Spent) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the runs took, in seconds, a line for each; beside it Inductor's compile."""
+    """The seconds of the runs as a table, one line for each, with Inductor's compilation."""
     titles = ("e-nodes", "asked", "known", "timed", *STAGES, "all", "CPU", "GiB", "Inductor", "CPU")
     lines = [f"{'':33}" + "".join(f"{title:>9}" for title in titles)]
     for row in rows:
@@ -194,8 +198,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Seconds of cold searches against the layers of a BERT, e-nodes, and kernels that were timed,
-    as an SVG document."""
+    """An SVG document of the seconds of cold searches, against the layers of a BERT, the e-nodes,
+    and the timed kernels."""
     cold = {row["workload"]: row for row in rows if "cold" in row["runs"]}
     deep = {name: cold[name] for name in DEPTHS if name in cold}
     layers = {name: float(name.rpartition("_")[2]) for name in deep}
@@ -274,10 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def known_rows(path: Path | None, result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a file that were measured as these will be, without those that failed."""
+    """The rows of a file that were measured with the same commit, machine and settings, without
+    those that failed."""
     if path is None or not path.exists():
         return []
-    # As it is read back: a tuple is a list then.
+    # Compared in the form that JSON gives back, where tuples are lists.
     before, now = json.loads(path.read_text()), json.loads(json.dumps(result))
     same = ("machine", "versions", "commit", "threads", "reduced", "parts")
     if any(before.get(key) != now[key] for key in same):

@@ -1,21 +1,24 @@
-"""eqsynth against torch eager, frozen Inductor, ONNX Runtime and OpenVINO, side by side; where
-there are convolutions, at batch 1, against ncnn and MNN, too, which have Winograd kernels.
+"""eqsynth compared with torch eager, frozen Inductor, ONNX Runtime and OpenVINO.
+
+Workloads of convolutions at batch 1 are also compared with ncnn and MNN, which have Winograd
+kernels.
 
     python -m benchmarks.bench_peers [--suite algebra ...] [--workload NAME ...] [--batch N ...]
                                      [--native] [--json FILE [--resume]] [--plot FILE]
     python -m benchmarks.bench_peers --device cuda
 
-Every time is the median over blocks taken by turns, with its quartiles; each ratio stands beside
-both of its times. The table is refused if an installed peer, a workload or a batch size is missing
-from it, and a ratio if our result is wrong. Rows go to the JSON file as they are measured, so an
-interrupted run loses one row at most, and ``--resume`` measures what the file lacks. ``--native``
-adds our program without engines. ``--device cuda`` measures on the GPU that is here, against the
-engines of ``gpu_peers.py``: all nets, algebra and kernels unless ``--suite`` says otherwise, into
-``benchmarks/results/`` under the device's name unless ``--json`` does. Suites are those of
-``workloads.py``; nothing here knows one.
+A time is the median over blocks that the engines run in turns, with its quartiles; each ratio has
+both of its times beside it. The table is refused if an installed peer, a workload or a batch size
+is missing, and a ratio is left out if eqsynth's result is wrong. Rows are written to the JSON file
+as they are measured, so that an interrupted run loses at most one row, and ``--resume`` measures
+the missing rows. ``--native`` adds eqsynth without other engines. ``--device cuda`` measures on
+this machine's GPU, with the engines of ``gpu_peers.py``: all nets, algebra and kernels by default,
+into a file in ``benchmarks/results/`` that is named after the device, unless ``--json`` is given.
+The suites are defined in ``workloads.py``.
 
 The profile of measured kernels starts empty and is shared by the rows, so that ``optimize_s`` is
-what a first optimization takes (the first row also measures the machine); ``--warm`` uses yours.
+the time of a first optimization (the first row also measures the machine); ``--warm`` uses your
+profile.
 """
 
 from __future__ import annotations
@@ -45,16 +48,17 @@ from benchmarks.side_by_side import Row, measure
 from benchmarks.workloads import MEASURED, SUITES, Measured, RealModel
 from eqsynth.side_by_side import PAUSE_S
 
-# What is measured on a GPU if nobody says what.
+# The suites that are measured on a GPU by default.
 _ON_GPU = ("nets", "algebra", "kernels")
-# What part of the gain by hand a workload should reach.
+# The part of the gain of a rewriting by hand that eqsynth should reach.
 _OF_BY_HAND = 0.8
 
 Case = tuple[Measured, int]
 
 
 def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine]) -> list[str]:
-    """What a table of these rows lacks: workloads, batch sizes, engines, with reasons."""
+    """The workloads, batch sizes and engines that are missing in a table of these rows, with
+    reasons."""
     found = {(row.workload, row.batch): row for row in rows}
     result = []
     for workload, batch in cases:
@@ -75,7 +79,7 @@ def holes(rows: Sequence[Row], cases: Sequence[Case], engines: Sequence[Engine])
 
 
 def table(rows: Sequence[Row], engines: Sequence[Engine], device: str = "cpu") -> Table:
-    """One line a workload and batch size; times in ms with quartiles below."""
+    """The table: a line for each workload and batch size, with times in ms and quartiles below."""
     where = "" if device == "cpu" else f" on {device}"
     title = f"eqsynth side by side with its peers{where}, fp32; medians in ms [quartiles]"
     result = Table(title=title)
@@ -116,7 +120,7 @@ def means(rows: Sequence[Row]) -> str:
 
 
 def line(row: Row) -> str:
-    """One measured row in a line."""
+    """A row as one line of text."""
     times = ", ".join(f"{name} {s * 1e3:.3f} ms" for name, s in row.median_s.items())
     ratio = f": {row.ratio_over_best_peer:.2f}" if row.ratio_over_best_peer is not None else ""
     ratio += f", without engines {row.ratio_native:.2f}" if row.ratio_native is not None else ""
@@ -126,7 +130,7 @@ def line(row: Row) -> str:
 
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Rows as JSON, whole or not at all."""
+    """Write rows as JSON, as a whole file or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(rows, indent=2), encoding="utf-8")
@@ -134,7 +138,7 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def measured_rows(path: Path, origin: Mapping[str, Any]) -> list[Row]:
-    """The rows of a file that were measured as ``origin`` says: this tree, machine and settings.
+    """The rows of a file that have this origin: the same commit, machine and settings.
 
     Raises:
         ValueError: the file holds no rows of this benchmark.
@@ -218,7 +222,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cases(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Case]:
-    """The workloads and batch sizes that are asked for, or an error that lists what there is."""
+    """The workloads and batch sizes that are asked for; an unknown name is an error that lists the
+    known ones."""
     suites = options.suite or (_ON_GPU if options.device != "cpu" else ("algebra",))
     suite = {w.name: w for name in suites for w in MEASURED.values() if w.suite == name}
     for name in options.workload or ():
@@ -239,7 +244,7 @@ def _cases(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
 
 
 def _gpu(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """The name of the GPU that is measured, or an error that says what is missing here."""
+    """The name of the GPU that is measured; without one, an error that lists what is missing."""
     if missing := gpu_peers.missing():
         parser.error(f"--device {options.device}: {'; '.join(missing)}")
     if options.native:
@@ -304,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(means(rows), highlight=False)
     if not_installed:
         console.print(f"not installed: {', '.join(not_installed)} (make peers)", highlight=False)
-    # A wrong result is no missing peer.
+    # A wrong result of eqsynth refuses the table, too, not only a missing peer.
     return int(any(OURS not in row.median_s for row in rows))
 
 

@@ -1,13 +1,13 @@
-"""Seconds of CPU that saturating each net takes, by stage, by rule and by law.
+"""CPU seconds of the saturation of each net, by stage, by rule and by law.
 
     python -m benchmarks.bench_saturate [--json FILE] [--net NAME ...] [--layers N ...]
 
-``engine`` is egglog's own matching, applying and inserting; ``laws`` finding the requests that are
-due and answering them; ``rest`` reading the e-graph and all else in Python; ``remembered`` what the
-same takes from the cache directory. Requests are counted as they were asked, in vain (no new
-answer), and known (a row that was there and needn't be asked). Sizes are those of tests: rules
-don't see sizes. ``--layers`` saturates so many equal layers, ``x + tanh(x @ w)``, in one piece and
-cut.
+``engine`` is the time of egglog's own matching, applying and inserting; ``laws`` that of finding
+and answering requests of laws; ``rest`` that of reading the e-graph and of all other Python code;
+``remembered`` that of loading the same result from the cache directory. Requests are counted as
+asked, as in vain (without a new answer), and as known (answered before). Sizes are those of tests,
+since rules don't depend on sizes. ``--layers`` saturates N equal layers ``x + tanh(x @ w)``, as one
+segment and cut into segments.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from eqsynth.rules import RuleSet, load_rules
 
 LIMITS = Limits(deadline_s=600.0)
 LAYERS = (2, 4, 8)
-# Of the rules and laws so many are printed, those that took longest.
+# The number of slowest rules and laws that are printed.
 SHOWN = 4
 Roots = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What saturating the segments of one program took, in seconds of CPU.
+    """The CPU seconds of saturating the segments of one program.
 
     Attributes:
-        rules, laws: name -> seconds, most first.
+        rules, laws: name -> CPU seconds, slowest first.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Run:
 
 
 def measured(name: str, segments: Sequence[Roots], rules: RuleSet) -> Run:
-    """Saturates each segment, keeps it, and reads it again."""
+    """Saturate each segment, write the result to the cache, and read it again."""
     engine, laws = Counter[str](), Counter[str]()
     total = loaded = 0.0
     stops: dict[str, None] = {}
@@ -112,7 +112,7 @@ def _distinct(program: Program) -> list[Roots]:
 
 
 def layers(count: int) -> Program:
-    """So many equal layers."""
+    """A program of ``count`` equal layers."""
     x, w = eqsynth.input("x", (4, 8)), eqsynth.weight("w", (8, 8))
     for _ in range(count):
         x = x + ops.tanh(x @ w)
@@ -120,7 +120,7 @@ def layers(count: int) -> Program:
 
 
 def slowest(spent_s: dict[str, float]) -> str:
-    """What took longest, with its seconds of CPU."""
+    """The slowest rules or laws with their CPU seconds, as text."""
     return ", ".join(f"{name} {s:.2f}" for name, s in list(spent_s.items())[:SHOWN])
 
 

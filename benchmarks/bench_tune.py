@@ -1,13 +1,15 @@
-"""Tuners on the schedule spaces of generated kernels: every measurement is a line of a file.
+"""Comparison of tuners on the schedule spaces of generated kernels.
+
+Every measurement is a line of a file.
 
     python -m benchmarks.bench_tune FILE --minutes 60 [--kernel NAME ...] [--tuner NAME ...]
                                     [--trials N] [--seeds N] [--threads N] [--far] [--sweep]
     python -m benchmarks.tuning_tables FILE [--svg docs/tuning.svg]      the tables, remade
 
-Searches take turns: all kernels, tuners and seeds get some trials each, then some more, so that
-what stands in the file when the minutes are over is a fair comparison. A run that was killed goes
-on where it was: a search knows what it measured before, and nothing that another one has measured.
-``--sweep`` compares OpEvo with itself: mutation rates and numbers of parents [OpEvo Figs. 7, 8].
+Searches take turns: all kernels, tuners and seeds get some trials each, then some more, so that the
+file holds a fair comparison whenever the time is over. A run that was killed continues where it
+ended. A search knows its own earlier measurements, and none of other searches. ``--sweep`` compares
+OpEvo with itself, with other mutation rates and numbers of parents [OpEvo Figs. 7, 8].
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from eqsynth.tuning.search import Budget, Search, tune
 from eqsynth.tuning.tuners import TUNERS, opevo
 
 ROUNDS: Final = (16, 32, 64, 125, 250, 500, 1000)
-"""Trials of every search at the end of each round."""
+"""The number of trials that every search has had at the end of each round."""
 
 PAPER: Final = (
     "mm1", "mm2", "mm3", "bmm1", "bmm2", "bmm3", "c1", "c2", "offset_reduce_56", "softmax_sum",
@@ -53,7 +55,7 @@ Row = dict[str, Any]
 
 
 class Lines:
-    """The file: a line for each measurement, by search; a line that was cut off is left out."""
+    """The file of measurements: one line each, grouped by search; a cut-off line is ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,7 +69,7 @@ class Lines:
 
 
 def read(path: Path) -> list[Row]:
-    """The measurements of a file, in their order."""
+    """The measurements of a file, in order."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -81,7 +83,7 @@ def read(path: Path) -> list[Row]:
 
 def write(path: Path, row: Row) -> None:
     with path.open("a+b") as file:
-        # What a killed run left unfinished gets a line of its own.
+        # If a killed run has left an unfinished line, a new line is begun.
         if file.seek(0, 2):
             file.seek(-1, 2)
             if file.read(1) != b"\n":
@@ -90,7 +92,7 @@ def write(path: Path, row: Row) -> None:
 
 
 class Recorded:
-    """Measures as tuning does, and writes every new measurement with what it took."""
+    """Measures schedules as tuning does, and writes each new measurement with the time it took."""
 
     def __init__(self, times: ScheduleTimes, lines: Lines, search: Row, facts: Row) -> None:
         self.times, self.lines, self.search, self.facts = times, lines, search, facts
@@ -108,7 +110,7 @@ class Recorded:
         begin = time.monotonic()
         found = self.times(schedules)
         if new:
-            # What a search thinks again, to come to where it was, isn't counted.
+            # The time that a resumed search takes to reach its earlier state isn't counted.
             self.outside_s += begin - self.left
             self.measuring_s += time.monotonic() - begin
         for schedule in new:
@@ -124,7 +126,7 @@ class Recorded:
 def one_turn(
     search: Row, tuner: Tuner, lines: Lines, budget: Budget, worker: Worker, threads: int, far: int
 ) -> None:
-    """Goes on with a search until it has had so many trials."""
+    """Continue a search until it has had ``trials`` trials."""
     kernel, target = kernel_of(KERNELS[search["kernel"]]()), measure_cpu_target()
     rate = rate_of(kernel, 1.0, target)
     facts = {"giga": rate.value, "unit": rate.unit, "share": rate.share}

@@ -1,4 +1,4 @@
-"""Plots as SVG files that need nothing else: curves over a logarithmic axis, and groups of bars."""
+"""Plots as SVG text, without a library: curves over a logarithmic axis, and groups of bars."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564
 def svg(
     title: str, x_name: str, y_name: str, curves: Mapping[str, Points], joined: bool = True
 ) -> str:
-    """The curves as an SVG document; the second axis begins at 0, and 1 has a line of its own.
+    """The curves as an SVG document. The vertical axis begins at 0, and there is a line at 1.
 
     Args:
-        joined: the points of a curve by a line.
+        joined: whether the points of a curve are joined by a line.
 
     Raises:
         ValueError: there are no points, or one with a first coordinate that isn't positive.
@@ -65,7 +65,7 @@ def svg(
 
 
 def below_each_other(plots: Sequence[str]) -> str:
-    """Plots of :func:`svg` in one document."""
+    """Several plots of :func:`svg` as one document, one below the other."""
     height = _HEIGHT * len(plots)
     placed = [plot.replace("<svg ", f'<svg y="{_HEIGHT * n}" ', 1) for n, plot in enumerate(plots)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}">'
@@ -73,8 +73,8 @@ def below_each_other(plots: Sequence[str]) -> str:
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """A group of horizontal bars for each name, one for each series, as an SVG document; a line
-    stands at 1. A series has one colour in all groups.
+    """Groups of horizontal bars as an SVG document, with a line at 1. A group has a bar for each
+    series, and a series has the same colour in all groups.
 
     Raises:
         ValueError: there are no bars, or one is negative.

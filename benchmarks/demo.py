@@ -1,7 +1,7 @@
-"""`make demo`: five real programs through the whole path, one table.
+"""`make demo`: five real programs are optimized and compared with torch eager, in one table.
 
-Times are medians of runs interleaved with torch eager in the same process; both raw times stand
-beside each ratio. Nothing is asserted but that results agree with eager.
+Times are medians of runs that take turns with torch eager in the same process; each ratio has both
+raw times beside it. Only the agreement of results with eager is asserted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NETS = ("resnet18", "linear_attention", "bottleneck", "gcn")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; times in seconds."""
+    """A line of the table; times are in seconds."""
 
     workload: str
     eager_s: float
@@ -48,7 +48,7 @@ class Row:
 def einnet_convolution() -> tuple[
     CompiledProgram, Callable[..., torch.Tensor], tuple[torch.Tensor, ...]
 ]:
-    """EinNet's Conv3x3 (its Table 3) written as a scope, and the same through torch eager."""
+    """EinNet's Conv3x3 (its Table 3) as a scope, and the same convolution in torch eager."""
     height, width, channels, filters = 7, 7, 512, 512
     weight = torch.randn(3, 3, filters, channels) * 0.02
     x = eqsynth.input("X", (height, width, channels))
@@ -71,7 +71,7 @@ def einnet_convolution() -> tuple[
 
 
 def measure(name: str) -> Row:
-    """Optimizes one program and times it against eager."""
+    """Optimize one program, and time it and eager in turns."""
     torch.manual_seed(0)
     if name == "einnet_conv3x3":
         program, eager, inputs = einnet_convolution()

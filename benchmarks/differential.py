@@ -1,9 +1,10 @@
-"""Every operator that eqsynth takes from torch, held against torch: the whole table.
+"""The differential tests of all operators that eqsynth takes from torch: the whole table.
 
     python -m benchmarks.differential [--part N --parts M] [--only TEXT] [--columns A,B]
 
-Prints each failure (operator, arguments, columns, the smallest operands on which they are wrong,
-what came out, what should have) and entries x cases x failures; exit status 1 if anything failed.
+Printed are each failure (operator, arguments, columns, the smallest operands that show it, the
+result, the expected one), and the numbers of entries, cases and failures. The exit status is 1 if a
+case failed.
 """
 
 from __future__ import annotations

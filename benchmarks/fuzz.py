@@ -1,4 +1,4 @@
-"""Input that is damaged, odd or interrupted: does anything but an error of eqsynth come out?
+"""Damaged, odd and interrupted input: it must lead to a result or to an error of eqsynth.
 
     python -m benchmarks.fuzz --minutes 30                   every kind in turn
     python -m benchmarks.fuzz --minutes 5 --kinds onnx rules
@@ -9,8 +9,8 @@ loaded and run), `expressions` (random programs, each e-node evaluated), `module
 modules through ``optimize``), `kills` (pairs of processes that optimize with one cache directory,
 killed at random moments: the profile stays whole, and nothing that was measured is lost).
 
-Counts are kept by kind, with the number of the next input, so that a run goes on where the last one
-ended, whatever the code was then. Exit status 1 if anything has escaped in this run.
+Counts are kept by kind, with the number of the next input, so that a run continues where the last
+one ended, even if the code has changed. The exit status is 1 if another error escaped in this run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from eqsynth.extract.store import FILE_NAME
 
 JOURNAL = Path(__file__).parent / "results" / "fuzz.json"
 TURN_S = 30.0
-"""Seconds of one kind before the next has its turn."""
+"""The seconds of one kind's turn."""
 
 
 @dataclass
@@ -48,9 +48,9 @@ class Tried:
     """What was tried of one kind.
 
     Attributes:
-        next: the number of the next input, which draws it.
-        ends: how inputs ended, and how many.
-        escaped: what came out that shouldn't, with the number of its input.
+        next: the number of the next input, which determines it.
+        ends: the way an input ended -> the number of inputs.
+        escaped: errors that aren't eqsynth's, with the numbers of their inputs.
     """
 
     next: int = 0
@@ -65,11 +65,11 @@ class Tried:
 
 
 Turn = Callable[[Tried, float], None]
-"""Tries inputs of one kind until the monotonic clock says the second argument; one at least."""
+"""Tries inputs of one kind until the monotonic clock reaches the second argument; at least one."""
 
 
 def _of_tests(folder: str, name: str) -> ModuleType:
-    """A module of the tests, which are no package."""
+    """Import a module of the tests, which aren't a package."""
     path = str((Path(__file__).parents[1] / "tests" / folder).resolve())
     if path not in sys.path:
         sys.path.append(path)
@@ -78,6 +78,7 @@ def _of_tests(folder: str, name: str) -> ModuleType:
 
 def onnx(tried: Tried, until: float) -> None:
     from eqsynth.testing.onnx_damage import damaged, refusal
+
     sound = _of_tests("frontend/onnx", "onnx_models")
     models = (sound.cnn(), (torch.ones(2, 3, 16, 16),)), (sound.transformer(), ())
     while True:
@@ -194,7 +195,7 @@ def _started(folder: str, rows: int) -> subprocess.Popen[str]:
 
 
 def _state(folder: Path) -> tuple[set[str], list[str]]:
-    """The names of the times in the profile of a cache directory, and what is wrong with it."""
+    """The keys of the times in the profile of a cache directory, and the faults of the profile."""
     wrong = [f"moved aside: {path.name}" for path in folder.glob("*.broken-*")]
     profile = folder / FILE_NAME
     if not profile.exists():
@@ -215,7 +216,7 @@ KINDS: Mapping[str, Turn] = {
 
 
 def load(path: Path) -> dict[str, Tried]:
-    """What was tried until now; nothing where no journal is, or one that was cut short."""
+    """What was tried until now; empty if the journal is missing or cut short."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         return {kind: Tried(**known.get(kind, {})) for kind in KINDS}
@@ -224,7 +225,7 @@ def load(path: Path) -> dict[str, Tried]:
 
 
 def run(kinds: list[str], seconds: float, path: Path, turn_s: float = TURN_S) -> bool:
-    """Gives each kind its turn until the time is over; whether anything has escaped."""
+    """Give each kind its turn until the time is over. Return whether an error has escaped."""
     tried, end, escaped, place = load(path), time.monotonic() + seconds, False, 0
     while time.monotonic() < end:
         kind = kinds[place % len(kinds)]
@@ -244,7 +245,7 @@ def run(kinds: list[str], seconds: float, path: Path, turn_s: float = TURN_S) ->
 
 
 def table(tried: Mapping[str, Tried]) -> str:
-    """A line a kind, and the sum."""
+    """A table with a line for each kind, and the sum."""
     lines = [
         f"{kind:12}{own.inputs:>9,} inputs {own.seconds / 60:7.1f} min {len(own.escaped):4} escaped"
         f"   {', '.join(f'{n:,} {end}' for end, n in sorted(own.ends.items()) if n)}"

@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_peers --device cuda
 
-A call ends when the device has finished it. Products and convolutions are float32 (no TF32), as the
-check of every result wants them. Engines for the CPU are in ``peers.py``.
+A timed call ends when the device has finished. Products and convolutions are computed in float32
+without TF32, since every result is checked. Engines for the CPU are in ``peers.py``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from eqsynth import peers
 from eqsynth.lower.cuda import driver, nvrtc
 from eqsynth.peers import OURS, Engine, Given, Loaded, arrays
 
-# Calls before a graph is captured: libraries choose their algorithms in the first ones.
+# The number of calls before a CUDA graph is captured. Libraries choose their algorithms in the
+# first calls.
 _WARM_CALLS: Final = 3
 
 
 RESULTS: Final = Path(__file__).parent / "results"
-"""Where rows go by default, in a file for each device."""
+"""The default folder of results, with a file for each device."""
 
 
 def missing() -> list[str]:
-    """What measuring on a GPU lacks here: the device, the compiler of our kernels, that of
-    Inductor's."""
+    """What is missing for measurements on a GPU: the device, the compiler of eqsynth's kernels, or
+    that of Inductor's."""
     lacking = driver.missing()
     found = [f"{lacking}: run this where a GPU is, with a build of torch for it"] if lacking else []
     if not nvrtc.available():
@@ -45,7 +46,7 @@ def missing() -> list[str]:
 def loaded_on(
     device: str, load: Callable[[Given, int], Loaded], given: Given, threads: int
 ) -> Loaded:
-    """What an engine makes of the model on a device; a call waits until the device is done."""
+    """The model as an engine compiles it for a device; a call waits until the device is done."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
     def moved(tree: Any) -> Any:
@@ -74,7 +75,7 @@ def load_compiled(mode: str, given: Given, threads: int) -> Loaded:
     from torch._inductor import config
 
     config.freezing = True
-    # A pool of compiling processes would still be there while the others are timed.
+    # Without this, Inductor's compiling processes would still run while other engines are timed.
     config.compile_threads = 1
     call = given.caller(torch.compile(given.module, mode=mode))
     return Loaded(call, lambda: arrays(call()))
@@ -102,7 +103,7 @@ def load_graph(given: Given, threads: int) -> Loaded:
 
 
 def engines(device: str) -> tuple[Engine, ...]:
-    """The engines that are measured on a device of this kind."""
+    """The engines for a kind of device."""
     loads: dict[str, Callable[[Given, int], Loaded]] = {
         OURS: peers.load_eqsynth,
         "eager": peers.load_eager,

@@ -1,15 +1,15 @@
-"""Faults of other engines: programs that eqsynth holds to be equal, run in each, against torch.
+"""The search for faults of other engines: equal programs run in each engine and in torch.
 
     python -m benchmarks.hunt --minutes 30                      every engine that is installed
     python -m benchmarks.hunt --engines tvm onnxruntime
     python -m benchmarks.hunt --engines mine.module:compile     an engine of yours
     python -m benchmarks.hunt --minutes 0                       what was found until now
 
-Random programs, and the forms of each that its e-graph holds to be equal, run in Inductor, ONNX
-Runtime, OpenVINO and TVM (``hunting.py``). What differs by more than rounding is made as small as
-it can be, and listed in a table and in a JSON file; so is what ends the engine's process. A journal
-has a line a batch: a run that was interrupted goes on where it was, as long as engines and programs
-are the same. An engine of yours is a function from a ``Region`` to a function of tensors.
+Random programs, and equal forms of each from its e-graph, run in Inductor, ONNX Runtime, OpenVINO
+and TVM (``hunting.py``). A program whose result differs from torch's by more than rounding, or that
+ends the engine's process, is shrunk and listed in a table and a JSON file. A journal has a line for
+each batch, so that an interrupted run continues where it ended, as long as engines and programs are
+the same. An engine of yours is a function from a ``Region`` to a function of tensors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Run = Callable[..., dict[str, Any]]
 
 
 def version(engines: Mapping[str, str], size: int) -> str:
-    """Of engines and programs: what a journal belongs to."""
+    """The version of engines and programs; a journal belongs to one version."""
     import eqsynth.testing.strategies as strategies
 
     digest = hashlib.blake2b(json.dumps([sorted(engines.items()), size]).encode(), digest_size=8)
@@ -56,7 +56,7 @@ def version(engines: Mapping[str, str], size: int) -> str:
 
 
 class Journal:
-    """The batches that are done, a JSON object a line under a line with the version."""
+    """The finished batches: a file with a line for the version, then a JSON object per batch."""
 
     def __init__(self, path: Path, mine: str, fresh: bool = False) -> None:
         self.path, self.batches = path, dict[int, Hunted]()
@@ -78,10 +78,13 @@ def _batch(data: dict[str, Any]) -> Hunted:
 
 
 def hunt(
-    journal: Journal, engines: Sequence[str], seconds: float, size: int = hunting.BATCH,
+    journal: Journal,
+    engines: Sequence[str],
+    seconds: float,
+    size: int = hunting.BATCH,
     show: bool | None = None,
 ) -> None:
-    """Runs batches until the time is over; what is begun is ended."""
+    """Run batches until the time is over; a batch that has begun is finished."""
     end = time.monotonic() + seconds
     with Progress(show) as bar, Worker(threads=1) as worker:
         bar.stage("hunt")
@@ -91,7 +94,8 @@ def hunt(
 
 
 def batch_in(worker: Worker, number: int, engines: Sequence[str], size: int) -> Hunted:
-    """A batch; where it ends its process, each program in each engine by itself."""
+    """Run a batch in a worker. If that ends the worker's process, run each program in each engine
+    by itself."""
     try:
         found = worker.run(hunting.run_batch, number, engines, size, timeout_s=TIMEOUT_S)
         return _batch(found)
@@ -130,8 +134,11 @@ def told(journal: Journal) -> str:
 
 
 def grouped(journal: Journal) -> list[tuple[int, Finding]]:
-    """Findings of one engine and of the same operators, which mostly are one fault: how many there
-    are, and the shortest. All that compute float64 as float32 are one."""
+    """Groups of findings that are mostly one fault: the number of findings, and the shortest.
+
+    A group has the findings of one engine on the same operators. All findings of an engine that
+    computes float64 as float32 are one group.
+    """
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for batch in journal.batches.values():
         for found in batch.findings:
@@ -146,7 +153,7 @@ def _length(found: Finding) -> tuple[int, int]:
 
 
 def table(journal: Journal) -> Table:
-    """A line a kind of difference."""
+    """A table with a line for each kind of difference."""
     result = Table(title="what engines compute otherwise than torch, by more than rounding")
     for column in ("engine", "times", "how", "program", "got", "expected", "on"):
         result.add_column(column, overflow="fold")
@@ -159,7 +166,7 @@ def table(journal: Journal) -> Table:
 
 
 def counts(journal: Journal) -> str:
-    """A line an engine: on how many forms it was compared, and what it doesn't take."""
+    """A line for each engine: the number of forms that were compared, and of those it refuses."""
     batches = list(journal.batches.values())
     sums = {kind: Counter[str]() for kind in _COUNTS}
     for batch in batches:
@@ -178,7 +185,7 @@ def counts(journal: Journal) -> str:
 
 
 def write(journal: Journal, engines: Mapping[str, str], path: Path) -> None:
-    """The findings as JSON, whole or not at all."""
+    """Write the findings as JSON, as a whole file or not at all."""
     rows = [{"times": times, **asdict(found)} for times, found in grouped(journal)]
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -187,10 +194,10 @@ def write(journal: Journal, engines: Mapping[str, str], path: Path) -> None:
 
 
 def _chosen(names: Sequence[str] | None) -> dict[str, str]:
-    """Engines and their versions.
+    """Engine -> its version, for the engines that are asked for.
 
     Raises:
-        EqsynthError: one isn't installed.
+        EqsynthError: an engine isn't installed.
     """
     known = hunting.installed()
     for name in names or ():
@@ -211,9 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--engines", nargs="+", metavar="NAME")
-    parser.add_argument(
-        "--size", type=int, default=hunting.BATCH, help="programs a batch"
-    )
+    parser.add_argument("--size", type=int, default=hunting.BATCH, help="programs a batch")
     parser.add_argument("--journal", type=Path, default=RESULTS / "hunt.jsonl")
     parser.add_argument("--json", type=Path, default=RESULTS / "hunt.json", metavar="FILE")
     parser.add_argument("--fresh", action="store_true", help="forget what was found before")

@@ -1,14 +1,13 @@
-"""A batch of random programs in other engines: where do they differ from torch by more than
-rounding? What ``hunt.py`` runs in its workers.
+"""A batch of random programs in other engines, compared with torch: the work of ``hunt.py``.
 
-A program is drawn, saturated, and taken in up to three forms that its e-graph holds to be equal: as
-drawn, of fewest FLOPs, of least estimated time. Each form runs in each engine and is compared as
-the result of ``optimize`` is (``lower/check.py``): on nine kinds of inputs, element by element,
-with what moving the inputs by some roundings does to torch's result, which grows with the lengths
-of its sums, and with torch in float64 where that leaves doubt. A form on which torch itself differs
-from the program as drawn is a fault of eqsynth's, and none of an engine.
+A program is drawn and saturated, and gives up to three equal forms: as drawn, the form of fewest
+FLOPs, and the form of least estimated time. Each form runs in each engine. Its result is compared
+with torch's as the result of ``optimize`` is (``lower/check.py``): by elements, on nine kinds of
+inputs. The difference that is allowed is found by moving torch's inputs by some roundings, and
+grows with the length of sums; in doubtful cases torch in float64 decides. If torch's own results of
+a form and of the program as drawn differ, that is a fault of eqsynth and not of an engine.
 
-Not here: which batches are run, and how they are kept and told (``hunt.py``).
+Not here: which batches are run, how they are kept, and the report (``hunt.py``).
 """
 
 from __future__ import annotations
@@ -50,32 +49,32 @@ from eqsynth.testing.search import OBJECTIVES, estimated_plan
 
 Call = Callable[..., Any]
 Compile = Callable[[Region], Call]
-"""A region as a function of tensors, its arguments; whatever it raises is a program that the engine
-doesn't take."""
+"""Compiles a region to a function of its arguments. Any error means that the engine refuses it."""
 
 OURS: Final = "eqsynth"
-"""Whose fault it is where two forms of a program differ in torch."""
+"""The name of the engine in findings where two forms of a program differ in torch."""
 
 BATCH: Final = 6
 _LIMITS: Final = Limits(2_000, 4.0)
 _TRIES: Final = 80
-# Values from here on are as good as infinite: their squares are.
+# Larger values count as infinite, since their squares are.
 _LARGEST: Final = 1e18
 _INTEGERS: Final = 2.0**31
-# An element of float64 that is so near is what float32 makes of it.
+# A float64 result with a relative error up to this was computed in float32.
 _NARROW: Final = 2.0**-18
 
 
 @dataclass
 class Finding:
-    """A program, as small as could be made, that an engine computes otherwise.
+    """A shrunk program that an engine computes differently from torch.
 
     Attributes:
-        operators: of the program, sorted.
-        how: ``differs``; ``narrower``: float64 is computed as float32; ``dies``: the process does.
-        got, expected, where: an element, and on what inputs.
-        original: the program that it was found in.
-        data: the program as a pickle, from which to replay it.
+        operators: the program's operators, sorted.
+        how: ``differs``; ``narrower`` if float64 is computed as float32; ``dies`` if the engine's
+            process ends.
+        got, expected, where: an element that differs, and the inputs.
+        original: the program before it was shrunk.
+        data: the program as a pickle, to replay it.
     """
 
     engine: str
@@ -91,13 +90,13 @@ class Finding:
 
 @dataclass
 class Hunted:
-    """What one batch gave; the counts are by engine.
+    """The result of one batch. Counts are numbers of forms, by engine.
 
     Attributes:
-        compared: forms of programs that were right, or wrong.
-        refused: that the engine doesn't take.
-        edges: that differ where torch has an infinity, a NaN, or an integer beyond its type on the
-            way: no promise of anybody's.
+        compared: forms whose result was compared.
+        refused: forms that the engine refuses.
+        edges: forms that differ where an intermediate value is infinite, NaN, or too large for its
+            integer type. No engine promises a result there.
     """
 
     number: int
@@ -114,7 +113,7 @@ class Hunted:
 
 
 def _on_tvm(region: Region) -> Call:
-    """TVM's Relax, from ONNX, as it compiles for the CPU by default."""
+    """A region in TVM's Relax, imported from ONNX, with TVM's default compilation for the CPU."""
     import onnx
     import tvm
     from tvm import relax
@@ -134,12 +133,13 @@ def _on_tvm(region: Region) -> Call:
 
 
 def _on_engine(name: str, region: Region) -> Call:
-    """An engine of eqsynth's, also on what eqsynth has learnt not to give it."""
+    """A region in one of eqsynth's engines, also if eqsynth itself never gives such regions to it
+    because of known faults."""
     return ENGINES[name].compiled(region, {})
 
 
 def installed() -> dict[str, str]:
-    """Names of the engines that are here, and their versions."""
+    """Name -> version of the engines that are installed."""
     found = {name: engine.version() for name, engine in ENGINES.items()}
     with suppress(ImportError):
         import onnx
@@ -150,7 +150,7 @@ def installed() -> dict[str, str]:
 
 
 def engine_of(name: str) -> Compile:
-    """The engine of a name; ``package.module:function`` is one of yours."""
+    """The engine of a name; ``package.module:function`` is an engine of the user's."""
     home, _, function = name.partition(":")
     if function:
         found: Compile = getattr(importlib.import_module(home), function)
@@ -169,7 +169,7 @@ def region_of(term: Tensor) -> Region:
 
 
 def replaced(term: Tensor, images: Mapping[Tensor, Tensor]) -> Tensor:
-    """The term with others in the places of some of its subterms."""
+    """The term with some of its subterms replaced by others."""
     known = dict(images)
     for part in topological([term]):
         if part not in known:
@@ -181,8 +181,7 @@ class Different(Exception):
     """A result that differs by more than rounding.
 
     Attributes:
-        kind: ``differs`` or ``narrower`` (see ``Finding``), or ``edge``: by what is no promise of
-            anybody's.
+        kind: ``differs`` or ``narrower`` (see ``Finding``), or ``edge`` (see ``Hunted``).
     """
 
     def __init__(self, found: Mismatch, kind: str) -> None:
@@ -191,13 +190,13 @@ class Different(Exception):
 
 
 def compared(term: Tensor, compile_: Compile, like: Tensor | None = None) -> bool:
-    """Whether the engine takes the term, which it then computes as torch does.
+    """Compare an engine's result of a term with torch's. Return False if the engine refuses it.
 
     Args:
-        like: the term that torch computes; the same one if it is None.
+        like: the term that torch computes; by default the same one.
 
     Raises:
-        Different: it computes something else.
+        Different: the results differ.
     """
     region, original = region_of(term), region_of(like or term)
     try:
@@ -230,7 +229,7 @@ def _kind(region: Region, error: Mismatch) -> str:
 
 
 def in_torch(region: Region) -> torch.nn.Module:
-    """torch, operator by operator: what engines and forms are compared with."""
+    """The region in torch, operator by operator; engines and forms are compared with this."""
     inputs = tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
     return Plain(Program(inputs, region.outputs), {}, lambda made, _: made[0])
 
@@ -241,15 +240,15 @@ def _dtype(term: Tensor) -> torch.dtype:
 
 
 def _added(term: Tensor) -> int:
-    """At most so many terms are added up on a way to an element: by each operator as many as it has
-    operations for one element."""
+    """A bound on the number of terms that are added up for one element, over all operators on the
+    way to it."""
     parts = [part for part in topological([term]) if isinstance(part, Op | Scope)]
     return sum(flops(part) // max(part.type.size, 1) for part in parts)
 
 
 def _is_edge(region: Region, args: Sequence[torch.Tensor]) -> bool:
-    """Whether some value on the way is no number, too large for one, or an integer that its type
-    may not hold."""
+    """Whether an intermediate value is NaN, infinite or very large, or an integer that its type may
+    not hold."""
     parts = [p for p in topological(region.outputs) if isinstance(p, Op | Scope)]
     leaves = {str(n): x for n, x in enumerate(args)}
     with torch.no_grad():
@@ -267,7 +266,7 @@ def _is_edge(region: Region, args: Sequence[torch.Tensor]) -> bool:
 
 
 def _fits(cast: Op, leaves: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the type that an argument is cast to holds its numbers."""
+    """Whether the dtype of a cast holds the numbers of its argument."""
     with torch.no_grad():
         (given,) = evaluate([cast.args[0]], leaves)
     dtype = _dtype(cast)
@@ -282,8 +281,8 @@ def _fits(cast: Op, leaves: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _smaller(term: Tensor) -> Iterator[Tensor]:
-    """Programs of fewer operators: a part of the term, the smallest first; or the term with an
-    input in the place of a part, the largest first."""
+    """Smaller programs: subterms, smallest first; then the term with a subterm replaced by an
+    input, largest subterm first."""
     parts = [p for p in topological([term]) if isinstance(p, Op | Scope) and p != term]
     yield from parts
     for number, part in enumerate(reversed(parts)):
@@ -294,10 +293,10 @@ def _smaller(term: Tensor) -> Iterator[Tensor]:
 def minimized(
     term: Tensor, error: Different, failure: Callable[[Tensor], Different | None]
 ) -> tuple[Tensor, Different]:
-    """The smallest program that fails so, as far as tries go.
+    """The smallest program that fails in the same way, within a number of tries.
 
     Args:
-        failure: what is wrong with a program.
+        failure: from a program to what is wrong with it.
     """
     tries = _TRIES
     while True:
@@ -314,7 +313,7 @@ def minimized(
 
 
 def _failure(compile_: Compile, kind: str, term: Tensor) -> Different | None:
-    # Positions that are computed may lie anywhere once a part is cut off.
+    # Computed positions may be out of range in a program that was cut.
     if any(not isinstance(at, Input) for at in positions(topological([term]))):
         return None
     try:
@@ -348,7 +347,7 @@ PROGRAMS: Final = Draws(_programs, BATCH, tries=0)
 
 
 def forms(term: Tensor) -> tuple[Tensor, ...]:
-    """The program, and others that its e-graph holds to be equal."""
+    """The program, and up to two equal programs from its e-graph."""
     graph = saturate_terms((term,), _rules(), DEFAULT_PHASES, _LIMITS, False)
     found = [planned_terms(graph, estimated_plan(graph, kind))[0] for kind in OBJECTIVES]
     computed = [t for t in (term, *found) if not isinstance(t, Input | Weight)]
@@ -356,13 +355,13 @@ def forms(term: Tensor) -> tuple[Tensor, ...]:
 
 
 def cases(number: int, size: int = BATCH) -> list[Tensor]:
-    """The first so many programs of a batch."""
+    """The first ``size`` programs of a batch."""
     drawn = dict.fromkeys(PROGRAMS.of(number))
     return [term for term in drawn if not isinstance(term, Input | Weight)][:size]
 
 
 def hunted(term: Tensor, engines: Mapping[str, Compile], into: Hunted) -> None:
-    """One program in all engines."""
+    """Run one program in all engines, and add the result to ``into``."""
     into.programs += 1
     for form in forms(term):
         into.forms += 1
@@ -382,9 +381,7 @@ def hunted(term: Tensor, engines: Mapping[str, Compile], into: Hunted) -> None:
             counts[name] = counts.get(name, 0) + 1
 
 
-def _finding(
-    name: str, compile_: Compile, term: Tensor, form: Tensor, error: Different
-) -> Finding:
+def _finding(name: str, compile_: Compile, term: Tensor, form: Tensor, error: Different) -> Finding:
     least = form
     if name != OURS:
         least, error = minimized(form, error, partial(_failure, compile_, error.kind))
@@ -407,7 +404,7 @@ def operators_of(term: Tensor) -> list[str]:
 
 
 def run_batch(number: int, names: Sequence[str], size: int = BATCH) -> dict[str, Any]:
-    """The task of a worker: a batch in engines, and its forms against each other."""
+    """The task of a worker: run a batch in engines, and compare the forms with each other."""
     begin, into = time.monotonic(), Hunted(number)
     _say_nothing()
     engines: dict[str, Compile] = {OURS: in_torch}
@@ -419,14 +416,14 @@ def run_batch(number: int, names: Sequence[str], size: int = BATCH) -> dict[str,
 
 
 def _say_nothing() -> None:
-    """Engines warn of much, some of them past Python."""
+    """Silence warnings; some engines write theirs past Python."""
     warnings.simplefilter("ignore")
     if is_worker():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def run_one(number: int, index: int, name: str) -> dict[str, Any]:
-    """The task of a worker where a batch has ended one: a program of it in one engine."""
+    """The task of a worker after a batch has ended one: one of its programs in one engine."""
     into = Hunted(number)
     _say_nothing()
     hunted(cases(number)[index], {name: engine_of(name)}, into)

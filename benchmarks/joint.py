@@ -1,4 +1,4 @@
-"""Substitutions and layouts, chosen apart and together [TASO §7.5, Fig. 12].
+"""Substitutions and layouts, chosen separately and jointly [TASO §7.5, Fig. 12].
 
     python -m benchmarks.joint                      bert128, about five minutes
     python -m benchmarks.joint --model bert64 --limit 60 --json FILE
@@ -11,13 +11,13 @@ From one e-graph four plans are extracted, by one cost model:
     in sequence     the members that the first plan has, by every kernel
     joint           every member, by every kernel
 
-Beside them stand the operators as they are in C order, and torch eager. What is printed of each is
-the sum of its kernels' times, by which it was chosen, and the time of its program, all programs by
-turns. What a library does to a weight inside of a kernel (oneDNN packs it) is no layout.
+They are compared with the original operators in C order, and with torch eager. Printed for each are
+the sum of its kernels' times, by which the plan was chosen, and the time of its program, measured
+in turns. A transformation of weights inside a kernel (oneDNN packs them) isn't a layout here.
 
-Of a product of a matrix of 64 x 1024 and one of 1024 x 4096 (Fig. 5, where ``(Bᵀ Aᵀ)ᵀ`` takes less
-than ``A B``) the libraries' times are printed in all layouts in which a kernel takes and gives it:
-as terms the two are one scope, and a kernel that gives columns is the second.
+For the product of a 64 x 1024 and a 1024 x 4096 matrix (Fig. 5, where ``(Bᵀ Aᵀ)ᵀ`` is faster than
+``A B``), the libraries' times are printed for all layouts of operands and result that a kernel has.
+In the IR both forms are the same scope; ``(Bᵀ Aᵀ)ᵀ`` is a kernel whose result is in column order.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ PRODUCT: Final = (64, 1024, 4096)
 
 @dataclass
 class Narrowed:
-    """A backend that offers fewer kernels.
+    """A backend that offers only some kernels of another one.
 
     Attributes:
-        in_order: those alone that take and give tensors in C order.
-        terms: those alone that run one of these; None for any.
+        in_order: whether only kernels with all tensors in C order are offered.
+        terms: the terms whose kernels are offered; None for all.
     """
 
     backend: Backend
@@ -83,7 +83,7 @@ class Narrowed:
 
 
 def is_in_order(kernel: Kernel) -> bool:
-    """Whether a kernel takes and gives tensors in C order."""
+    """Whether a kernel's arguments and results are all in C order."""
     tensors = [*args_of(kernel.term), kernel.term]
     return all(
         normalized(layout, tensor.shape) == contiguous(len(layout))
@@ -92,12 +92,12 @@ def is_in_order(kernel: Kernel) -> bool:
 
 
 def as_it_is(graph: EGraph) -> EGraph:
-    """The e-graph of the operators as they are."""
+    """The e-graph of the original operators alone."""
     return _only(graph, graph.original)
 
 
 def of_plan(graph: EGraph, plan: Plan) -> EGraph:
-    """The e-graph of the members that a plan has chosen. A region's are those of its classes."""
+    """The e-graph of the members that a plan has chosen, with those of its regions' classes."""
     chosen: dict[ClassRef, list[Tensor]] = {}
     for step in plan.steps:
         ref = step.result[0]
@@ -109,7 +109,8 @@ def of_plan(graph: EGraph, plan: Plan) -> EGraph:
 
 
 def _only(graph: EGraph, members: Mapping[ClassRef, Sequence[Tensor]]) -> EGraph:
-    """The e-graph of a program that has these members. Constants stay: they cost nothing."""
+    """The e-graph with these members only. Members of constant classes stay, since they cost
+    nothing."""
     classes = {
         ref: own if ref.constant else tuple(m for m in own if m in members.get(ref, ()))
         for ref, own in graph.classes.items()
@@ -118,7 +119,7 @@ def _only(graph: EGraph, members: Mapping[ClassRef, Sequence[Tensor]]) -> EGraph
 
 
 def plans(search: Planner, limit_s: float) -> dict[str, Plan]:
-    """The plans of all strategies, each within the limit."""
+    """Strategy -> its plan, each extracted within the time limit."""
     graph, every = search.of.graph, search.backends
     ordered: list[Backend] = [Narrowed(backend, in_order=True) for backend in every]
     first = search.plan(limit_s, graph, ordered).plan
@@ -134,10 +135,10 @@ def plans(search: Planner, limit_s: float) -> dict[str, Plan]:
 
 
 def compared(name: str, reduced: bool, limit_s: float) -> dict[str, Any]:
-    """A model's plans and programs.
+    """Compare the plans and programs of all strategies for a model.
 
     Raises:
-        AssertionError: a program doesn't compute what the model does.
+        AssertionError: a program's result isn't the model's.
     """
     workload = WORKLOADS[name]
     module, inputs = workload.reduced() if reduced else workload.build()
@@ -167,14 +168,15 @@ def compared(name: str, reduced: bool, limit_s: float) -> dict[str, Any]:
 
 
 def is_copy(step: PlanStep) -> bool:
-    """Whether a step moves a tensor into another layout, and computes nothing."""
+    """Whether a step only copies a tensor into another layout."""
     return [ref for ref, _ in step.args] == [step.result[0]]
 
 
 def layouts_of_product(
     search: Planner, sizes: tuple[int, int, int], limit_s: float
 ) -> Iterator[dict[str, Any]]:
-    """The times of a product in all layouts that libraries take, the fastest kernel of each."""
+    """The times of a matrix product in all layouts that libraries support, by the fastest kernel of
+    each."""
     m, k, n = sizes
     types = (TensorType((m, k), "float32"), TensorType((k, n), "float32"))
     term = Op("Matmul", tuple(Input(str(at), type_) for at, type_ in enumerate(types)))
@@ -194,7 +196,7 @@ def _order(layout: Layout) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """A model's strategies, and the product's layouts, as text."""
+    """The results of a model's strategies, and of the product's layouts, as text."""
     lines = [f"{result['model']}: {result['saturate_s']} s to saturate ({result['stop']})"]
     for row in result["rows"]:
         plan = "" if row["kernels_ms"] is None else (

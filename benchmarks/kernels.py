@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 
 class OffsetReduce(nn.Module):
-    """What EinNet leaves of a 3x3 convolution after its Matmul: nine shifted partial products are
-    added up. (n, h, w, 3, 3, f) -> (n, h, w, f), zero outside.
+    """The rest of a 3x3 convolution after its Matmul, in EinNet's derivation: the sum of nine
+    shifted partial products. (n, h, w, 3, 3, f) -> (n, h, w, f), zero outside.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -29,8 +29,8 @@ class Im2col(nn.Module):
 
 
 class Col2im(nn.Module):
-    """What a transposed convolution (4x4, stride 2, pad 1) leaves after its Matmul: patches added
-    where they overlap. (n, 16 c, h w) -> (n, c, 2 h, 2 w)
+    """The rest of a transposed convolution (4x4, stride 2, pad 1) after its Matmul: the sum of
+    overlapping patches. (n, 16 c, h w) -> (n, c, 2 h, 2 w)
     """
 
     def __init__(self, height: int, width: int) -> None:
@@ -73,8 +73,8 @@ class ResidualRelu(nn.Module):
 
 
 class G2bmm(nn.Module):
-    """The band of q kᵀ: each position against ``window`` positions to each side, ``dilation``
-    apart, zero outside. (b, n, d) twice -> (b, n, 2 window + 1)
+    """The band of q kᵀ: products of each position with ``window`` positions on each side,
+    ``dilation`` apart, zero outside. (b, n, d) twice -> (b, n, 2 window + 1)
     """
 
     def __init__(self, window: int, dilation: int) -> None:

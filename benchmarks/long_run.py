@@ -1,17 +1,17 @@
-"""Thousands of random programs, each searched and checked whole: do the rules ever lie?
+"""The long run: thousands of random programs are searched and checked, to find wrong rules.
 
     python -m benchmarks.long_run [--programs 20000] [--modules 300] [--jobs 2] [--fresh]
                                   [--rules FILE ...]
 
-Programs are drawn in batches, a batch from its number; a worker process saturates them, evaluates
-every e-node, extracts the programs of least FLOPs and least estimated time, and compares values and
-costs (``eqsynth/testing/search.py``). Data are such that every term is finite, if there are any;
-programs that have none aren't counted, but for those whose own edges are infinite. Then random
-torch modules go through ``optimize`` itself (``eqsynth/testing/optimized.py``). A failure is shrunk
-and told; so is a worker that died.
+Programs are drawn in batches; a batch's number determines its programs. A worker process saturates
+them, evaluates every e-node, extracts the programs of least FLOPs and of least estimated time, and
+compares values and costs (``eqsynth/testing/search.py``). The data are such that every term is
+finite. Programs without such data aren't counted, except those with infinite constants of their own
+(the edges of a pad). Then random torch modules go through ``optimize`` itself
+(``eqsynth/testing/optimized.py``). A failure is shrunk and reported; so is a worker that died.
 
-A journal has one line a batch, so a run that was interrupted goes on where it was. It belongs to
-the code and rules that it was made with: after a change it starts anew. Exit status 1 if anything
+A journal has one line per batch, so that an interrupted run continues where it ended. It belongs to
+one version of code and rules, and starts anew after a change. The exit status is 1 if anything
 failed.
 """
 
@@ -44,7 +44,7 @@ TIMEOUT_S = 1800.0
 
 
 def version(extra: Sequence[str] = ()) -> str:
-    """Of the code and the rules: a journal belongs to one."""
+    """The version of code and rules; a journal belongs to one version."""
     here = Path(__file__).parent
     files = [*(here.parent / "eqsynth").rglob("*.py"), *rules_directory().rglob("*.egg")]
     files += [Path(__file__), here / "batches.py", *here.glob("random_*.py"), *map(Path, extra)]
@@ -55,7 +55,7 @@ def version(extra: Sequence[str] = ()) -> str:
 
 
 class Journal:
-    """The batches that are done, one JSON object a line under a line with the version."""
+    """The finished batches: a file with a line for the version, then a JSON object per batch."""
 
     def __init__(self, path: Path, fresh: bool = False, extra: tuple[str, ...] = ()) -> None:
         self.path, self.batches, mine = path, dict[int, Batch](), version(extra)
@@ -82,10 +82,10 @@ def run(
     show: bool | None = None,
     work: Callable[[int, tuple[str, ...]], dict[str, Any]] = run_batch,
 ) -> None:
-    """Runs batches until ``count`` distinct programs are in the journal.
+    """Run batches until ``count`` distinct programs are in the journal.
 
     Args:
-        work: what a worker does: a batch from its number and further rule files.
+        work: the task of a worker, from a batch's number and further rule files.
     """
     workers = [Worker(memory_limit=4 << 30, threads=1) for _ in range(jobs)]
     free = list(range(jobs))
@@ -135,7 +135,7 @@ def _missing(journal: Journal) -> Iterator[int]:
 
 
 def summary(journal: Journal, what: str = "programs") -> str:
-    """How many programs, how large, how much of the rule set, what was wrong."""
+    """The summary: the number and sizes of programs, the rules that fired, and the failures."""
     batches = list(journal.batches.values())
     fired, stops = Counter[str](), Counter[str]()
     for batch in batches:

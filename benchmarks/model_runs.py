@@ -1,4 +1,4 @@
-"""One real model through ``optimize``, as the task of a process: is it equal, what is opaque.
+"""One real model through ``optimize``, as the task of a process: equality, opaque operators, times.
 
 Not here: which models there are (``zoo.py``), and what is run and shown (``models.py``).
 """
@@ -26,23 +26,24 @@ EQUAL: Final = 1e-4
 """The largest difference to eager over the largest value of a tensor that counts as equal."""
 
 TURN_S: Final = 0.1
-"""Of an engine, before the next has its turn."""
+"""The seconds of one turn of an engine."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one model.
+    """The result for one model.
 
     Attributes:
         error: why there is no result; empty if there is one.
         differs: the largest difference to eager over the largest value, of all outputs.
-        kept: the original was kept, for ``reason``.
-        operators, opaque: of the captured program, without what is constant; names of the opaque.
-        opaque_share: of the time of the program that was found.
-        warnings: what ``optimize`` warned of, and calling the model doesn't.
-        cpu_s, wall_s: of ``optimize``, all processes together.
-        median_s: by engine, where times were asked for.
-        untimed: by engine, why there is no time though it was asked for.
+        kept: whether the original was kept, for ``reason``.
+        operators: the number of operators of the captured program that aren't constant.
+        opaque: the names of its opaque operators.
+        opaque_share: the share of opaque operators in the time of the optimized program.
+        warnings: warnings of ``optimize`` that a call of the model doesn't give.
+        cpu_s, wall_s: the seconds of ``optimize``, all processes together.
+        median_s: engine -> its median time, if times were asked for.
+        untimed: engine -> why it has no time, although times were asked for.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Row:
 
     @property
     def equal(self) -> bool:
-        """Whether the model runs, and as eager does."""
+        """Whether the model runs, and its results are eager's."""
         return not self.error and self.differs <= EQUAL
 
 
@@ -80,7 +81,7 @@ def tried(
     times: bool,
     engines: tuple[str, ...] | None = None,
 ) -> Row:
-    """The task of a process: one model through ``optimize``, with these engines or all that are
+    """The task of a process: optimize one model, with these engines, or with all that are
     installed."""
     torch.set_num_threads(threads)
     model = MODELS[name]
@@ -121,7 +122,7 @@ def tried(
 
 
 def _captured(call: Call) -> tuple[int, tuple[str, ...]]:
-    """How many operators there are that depend on inputs, and what the opaque ones call."""
+    """The number of operators that depend on inputs, and the functions that opaque ones call."""
     opening = Opening()
     args, kwargs = opening.opened((call.args, dict(call.kwargs)))
     module = call.module
@@ -136,7 +137,7 @@ def _captured(call: Call) -> tuple[int, tuple[str, ...]]:
 
 
 def _copied(call: Call, shuffle: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of their own; shuffled, the elements of each tensor are in another order."""
+    """A copy of a call's arguments; if asked, with the elements of each tensor shuffled."""
 
     def copied(x: torch.Tensor) -> torch.Tensor:
         if not shuffle:
@@ -152,7 +153,7 @@ def _copied(call: Call, shuffle: bool = False) -> tuple[tuple[Any, ...], dict[st
 
 
 def _called(function: Callable[..., Any], call: Call, shuffle: bool = False) -> Any:
-    """The result, and the arguments as they are then (a cache that has grown)."""
+    """The result of a call, and its arguments after the call (a cache may have grown)."""
     args, kwargs = _copied(call, shuffle)
     with torch.no_grad():
         return function(*args, **kwargs), args, kwargs

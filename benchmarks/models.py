@@ -1,19 +1,19 @@
-"""Models as a user has them through ``optimize``: are they equal, what is opaque, what it takes.
+"""Real models through ``optimize``: whether results are equal, which operators are opaque, times.
 
     python -m benchmarks.models [--model NAME ...] [--size probe] [--limit-s 20] [--objective flops]
                                 [--times] [--fresh] [--json FILE] [--page docs/models.md]
                                 [--plot docs/models.svg]
 
 The models are those of ``zoo.py``; nothing is downloaded. Each runs in a process of its own with a
-time limit. A model that eqsynth replaces is held against eager on its example inputs and on the
-same ones shuffled, outputs and changed caches alike; with ``--objective flops`` (the default)
-whatever is found is used, so that equality is tested and not speed. ``--times`` times eager, frozen
-Inductor and eqsynth in turns, which a machine that does other things makes worthless.
+time limit. The optimized program is compared with eager on the example inputs and on shuffled ones,
+in its outputs and in changed caches. With ``--objective flops`` (the default) a found program is
+used even if it isn't faster, so that equality is tested. ``--times`` times eager, frozen Inductor
+and eqsynth in turns, which needs a machine that does nothing else.
 
 ``--page`` writes the rows into a document, between two comments, and ``--plot`` draws the times.
 
-A journal has one line a model, so a run that was interrupted goes on where it was; after a change
-of code or rules it starts anew. Exit status 1 if a model failed or differs.
+A journal has one line per model, so that an interrupted run continues where it ended; it starts
+anew after a change of code or rules. The exit status is 1 if a model failed or differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from eqsynth.executor import Worker
 
 
 class Journal:
-    """Rows that are done, a JSON object a line, under a line that says what they belong to."""
+    """The finished rows: a file with a line for the version, then a JSON object per row."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any], fresh: bool = False) -> None:
         self.path, self.rows = path, dict[str, Row]()
@@ -62,7 +62,7 @@ class Journal:
 
 
 def line(row: Row) -> str:
-    """One model in a line."""
+    """The row of one model as a line of text."""
     if row.error:
         return f"{row.name}: FAILED: {row.error}"
     verdict = "equal" if row.equal else f"DIFFERS by {row.differs:.1e}"
@@ -74,7 +74,7 @@ def line(row: Row) -> str:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """All of them; seconds are of CPU, stages of the clock."""
+    """The table of all rows. Seconds are CPU seconds; those of stages are wall-clock seconds."""
     result = Table(title="real models, built from configurations")
     heads = ("model", "equal", "end", "operators", "opaque", "of time", "CPU s", "e-nodes", "FLOPs",
              "rules used most")  # fmt: skip
@@ -101,7 +101,7 @@ def run(
     show: Callable[[str], None],
     settings: tuple[str, float, str, int, bool, tuple[str, ...] | None],
 ) -> list[Row]:
-    """The rows of these models; those that the journal doesn't have are made.
+    """The rows of these models; rows that aren't in the journal are measured.
 
     Args:
         settings: arguments of ``tried``, after the name.

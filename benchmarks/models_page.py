@@ -1,4 +1,4 @@
-"""The table of real models as it stands in ``docs/models.md``, and the picture of their times."""
+"""The table of real models in ``docs/models.md``, and the picture of their times."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def write(
     how: str,
     origin: Mapping[str, Any],
 ) -> None:
-    """Puts the table in the place of what stands between the two comments of a document.
+    """Replace the text between the two comments of a document by the table.
 
     Args:
-        how: the options that they were made with.
-        origin: what ``about`` says of the machine and the versions.
+        how: the command-line options of the run.
+        origin: the machine and the versions, from ``about``.
 
     Raises:
         ValueError: the document doesn't have the comments.

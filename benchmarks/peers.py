@@ -1,7 +1,7 @@
-"""The engines that run a workload: those of ``eqsynth.peers``, and two made for phones.
+"""The engines that run a workload: those of ``eqsynth.peers``, and two engines for phones.
 
-Here: what knows workloads by name, and ncnn and MNN, which take convolutions. How an engine runs in
-a process of its own is in ``eqsynth/peers.py``.
+Here are the loading of workloads by name, and ncnn and MNN, which run convolutions. Not here: how
+an engine runs in a process of its own (``eqsynth/peers.py``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from eqsynth import peers
 from eqsynth.peers import EXPORT, OURS, Arrays, Build, Engine, Given, Loaded, onnx_file
 
 NATIVE: Final = "native"
-"""eqsynth with torch and TVM alone: what a user has who installs no other engine."""
+"""The name of eqsynth without other engines: with torch and TVM alone."""
 
 
 def building(workload: str, batch: int, reduced: bool) -> Build:
-    """Makes a workload, in whichever process."""
+    """A function that builds a workload, and that can be sent to another process."""
     return partial(_built, workload, batch, reduced)
 
 
@@ -35,7 +35,7 @@ def _built(workload: str, batch: int, reduced: bool) -> Given:
 
 
 def load_native(given: Given, threads: int) -> Loaded:
-    """This project without engines: vendor operators and generated kernels."""
+    """eqsynth without other engines: vendor operators and generated kernels."""
     return peers.load_eqsynth(given, threads, engines=())
 
 
@@ -67,7 +67,7 @@ def load_ncnn(given: Given, threads: int) -> Loaded:
             extractor.input(name, value)
         return [extractor.extract(name)[1] for name in net.output_names()]
 
-    # What ncnn gives has no axis of batches.
+    # ncnn's results have no batch axis.
     return Loaded(call, lambda: [np.array(value)[None] for value in call()])
 
 
@@ -95,7 +95,7 @@ def load_mnn(given: Given, threads: int) -> Loaded:
     values = [MNN.expr.const(x.numpy(), list(x.shape), MNN.expr.NCHW) for x in given.args]
 
     def call() -> Arrays:
-        # Nothing is computed before a result is read.
+        # MNN computes lazily: reading the result runs the model.
         return [value.read() for value in net.forward(values)]
 
     return Loaded(call, lambda: [np.array(value) for value in call()])
@@ -110,8 +110,8 @@ WITHOUT_ENGINES: Final = Engine(NATIVE, load_native)
 
 
 def takes(engine: Engine, workload: Measured, batch: int) -> bool:
-    """Whether a workload is one that an engine is made for. Those for phones are made for
-    convolutions, and no batch."""
+    """Whether an engine is meant for a workload. The engines for phones are meant for convolutions
+    at batch size 1."""
     if engine not in PHONES:
         return True
     convolutions = (nn.Conv2d, nn.ConvTranspose2d)

@@ -1,12 +1,13 @@
-"""Faults that are planted in a copy of the tree, and the quick tests that must fail on them.
+"""Faults that are planted in a copy of the tree; the quick tests must fail on each of them.
 
     python -m benchmarks.planted [PART OF A NAME ...]
 
-Each fault is one that a person could make: a condition that is left out, a bound that is too wide.
-The tests run as ``make test`` runs them, in one process: the quick ones, today's part; where these
-pass, the parts of all days, since a test that takes turns sees the fault on its day. Exit status 1
-if a fault stays unseen. For who makes the suite faster: what it finds must stay the same. The
-faults that each kind of check is for stand in ``tests/testing/test_planted_faults.py``.
+Each fault is one that a person could make: a missing condition, a bound that is too wide. The quick
+tests run as ``make test`` runs them, in one process: first today's part; if it passes, the parts of
+all days, since a test that runs only on some days sees the fault then. The exit status is 1 if a
+fault isn't found. This checks changes that make the test suite faster: it must find the same faults
+as before. The faults for each kind of check are in
+``tests/testing/test_planted_faults.py``.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ FAULTS: Final = (
 
 @contextmanager
 def planted(fault: Fault, tree: Path) -> Iterator[None]:
-    """A tree that has the fault for the length of a block."""
+    """The tree with the fault in it, inside of this block."""
     path = tree / fault.file
     text = path.read_text(encoding="utf-8")
     assert text.count(fault.right) == 1, f"{fault.name}: {fault.file} has changed"

@@ -1,8 +1,7 @@
-"""A search in its parts, for benchmarks that look at one of them: the e-graph of a module, plans
-that are extracted from it, programs of these.
+"""The parts of a search, for benchmarks of one part: a module's e-graph, its plans, their programs.
 
-``eqsynth.optimize`` goes from one part to the next, asks engines and races what comes out against
-the original; here is what it has found before that.
+``eqsynth.optimize`` also asks other engines, and times the program against the original in the end;
+both aren't done here.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class Grown:
     """The e-graph of a module.
 
     Attributes:
-        stop: why it grew no further.
-        seconds: of the clock, from the captured program on.
+        stop: the reason that ended the saturation.
+        seconds: the wall-clock seconds from the captured program on.
     """
 
     captured: Captured
@@ -74,7 +73,7 @@ class Grown:
 def grown(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], rules: RuleSet, limit_s: float
 ) -> Grown:
-    """Saturates a module."""
+    """Capture and saturate a module."""
     captured = capture(module, tuple(inputs))
     settings = Settings(CPU, (), "time", limit_s, _ENODES, _BYTES, "real", False, True, ())
     begin = time.monotonic()
@@ -87,7 +86,7 @@ def grown(
 
 @dataclass(frozen=True)
 class Planner:
-    """Extracts plans, which share the times of kernels, and makes programs of them."""
+    """Extracts plans, which share measured times of kernels, and assembles their programs."""
 
     of: Grown
     backends: Sequence[Backend]
@@ -101,7 +100,7 @@ class Planner:
 
         Args:
             graph: a part of the e-graph; None for all of it.
-            backends: what offers kernels; None for all that the target has.
+            backends: the backends that offer kernels; None for all of the target's.
         """
         return extract(
             self.of.graph if graph is None else graph,
@@ -122,7 +121,7 @@ class Planner:
 
 @contextmanager
 def planner(of: Grown) -> Iterator[Planner]:
-    """What extracts plans from an e-graph, on this machine's CPU."""
+    """A planner for an e-graph, on this machine's CPU."""
     target, captured = target_here(CPU), of.captured
     weights: int = sum(w.type.nbytes for w in captured.program.weights())
     with Measurer(target.threads, target, captured.opaque) as measurer:
@@ -133,7 +132,7 @@ def planner(of: Grown) -> Iterator[Planner]:
 
 
 def agrees(program: CompiledProgram, module: torch.nn.Module, inputs: Sequence[Any]) -> bool:
-    """Whether a program computes what its module does, up to rounding."""
+    """Whether a program's results are its module's, up to rounding."""
     with torch.no_grad():
         left, right = program(*inputs), module(*inputs)
     pairs = [(left, right)] if isinstance(right, torch.Tensor) else [*zip(left, right, strict=True)]

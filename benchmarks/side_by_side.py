@@ -15,21 +15,22 @@ from eqsynth.side_by_side import side_by_side
 
 @dataclass(frozen=True)
 class Row:
-    """One workload at one batch size, as it stands in the JSON. Times in seconds a call.
+    """A workload at a batch size, as a row of the JSON file. Times are seconds per call.
 
     Attributes:
-        median_s, quartiles_s: by engine, of the samples of all its turns.
-        best_peer: the fastest engine that isn't ours.
-        ratio_over_best_peer: its median over ours; None if ours is wrong, or an engine has failed
-            that may not be missing, the reference among them.
-        ratio_native: its median over ours without engines (``--native``).
-        foreign_share: the part of our program's time that engines take.
-        by_hand: what the ratio was when the program was rewritten by hand.
-        error_rel: our largest difference to torch eager in float64, over the largest value.
-        errors_rel: the same by engine.
-        optimize_s, flops_before, flops_after, rules: of our optimization; rules most used first.
+        median_s, quartiles_s: engine -> median and quartiles of the samples of all its turns.
+        best_peer: the fastest engine besides eqsynth.
+        ratio_over_best_peer: its median over eqsynth's; None if eqsynth's result is wrong, or if a
+            required engine or the reference has failed.
+        ratio_native: its median over that of eqsynth without engines (``--native``).
+        foreign_share: the share of other engines in the time of eqsynth's program.
+        by_hand: the ratio when the program was rewritten by hand.
+        error_rel: eqsynth's largest difference to torch eager in float64, over the largest value.
+        errors_rel: engine -> the same difference.
+        optimize_s, flops_before, flops_after: seconds and FLOPs of eqsynth's optimization.
+        rules: the rules that it used, most used first.
         unexplained: why there are no rules, if the explanation failed.
-        failed: by engine, why it has no times.
+        failed: engine -> why it has no times.
     """
 
     workload: str
@@ -66,13 +67,13 @@ def measure(
     allow_missing: bool = False,
     show: bool | None = None,
 ) -> Row:
-    """Times a workload in all engines, each in a process of its own.
+    """Time a workload in all engines, each in a process of its own.
 
     Args:
-        rounds: turns of each engine.
-        reduced: the workload at a size for tests, where the batch size means nothing.
-        allow_missing: give the ratio over the peers that ran, where one has failed.
-        show: show progress; by default on a terminal.
+        rounds: the number of turns of each engine.
+        reduced: whether to use the workload's size for tests, which ignores the batch size.
+        allow_missing: whether to give a ratio over the other peers if a peer has failed.
+        show: whether to show progress; by default on a terminal.
     """
     run = side_by_side(
         f"{workload.name} {batch}",

@@ -1,7 +1,7 @@
-"""What an optimization spends: seconds of the clock and of CPU, and memory, of all processes.
+"""The cost of an optimization: wall-clock seconds, CPU seconds and memory of all its processes.
 
-Tasks for processes of their own (``eqsynth.executor.Worker``). Not here: which are run and shown
-(``bench_optimize.py``).
+The functions are tasks for processes of their own (``eqsynth.executor.Worker``). Not here: which
+tasks are run, and their tables (``bench_optimize.py``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from eqsynth import peers
 
 @dataclass
 class Spent:
-    """What a block took, in this process and those that it started.
+    """The cost of a block of code, in this process and its child processes.
 
     Attributes:
-        peak_bytes: largest resident memory of all of them together, sampled.
+        peak_bytes: the largest resident memory of all of them together, from samples.
     """
 
     wall_s: float = 0.0
@@ -36,7 +36,7 @@ class Spent:
 
 @contextmanager
 def spending(period_s: float = 0.05) -> Iterator[Spent]:
-    """Fills a :class:`Spent` at the end of the block."""
+    """Measure a block; the yielded :class:`Spent` is filled in at its end."""
     spent, stop = Spent(), threading.Event()
 
     def sample() -> None:
@@ -56,8 +56,7 @@ def spending(period_s: float = 0.05) -> Iterator[Spent]:
 
 
 def cpu_s() -> float:
-    """Seconds of CPU of this process, of those that it has started, and of those that these have
-    waited for."""
+    """The CPU seconds of this process, its child processes, and the ended children of these."""
     return sum(seconds for _, seconds in map(_used, _processes()))
 
 
@@ -87,7 +86,7 @@ class Run:
 
 
 def optimized(workload: str, reduced: bool, threads: int, times: int) -> list[Run]:
-    """The task of a process: optimizes a workload several times."""
+    """The task of a process: optimize a workload several times."""
     torch.set_num_threads(threads)
     runs = []
     for _ in range(times):
@@ -104,7 +103,7 @@ def optimized(workload: str, reduced: bool, threads: int, times: int) -> list[Ru
 
 
 def compiled(workload: str, reduced: bool, threads: int) -> Spent:
-    """The task of a process: frozen Inductor on a workload."""
+    """The task of a process: compile a workload by frozen Inductor."""
     (inductor,) = (engine for engine in peers.ENGINES if engine.name == "inductor")
     with spending() as spent:
         peers.prepare(inductor, building(workload, 1, reduced), threads)

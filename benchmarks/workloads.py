@@ -1,9 +1,9 @@
-"""The workloads that eqsynth is measured on: names, sizes and seeds, once.
+"""The workloads of the benchmarks: their names, sizes and seeds.
 
 ``build(batch)`` gives a module in evaluation mode and its inputs; ``reduced()`` the same program at
-small sizes at which the same rules fire, for tests. What they compute is in ``nets.py``,
-``algebra.py``, ``kernels.py`` and, for the models of libraries that may be installed, ``zoo.py``.
-Peers and clocks aren't here.
+small sizes, at which the same rules fire, for tests. The modules are defined in ``nets.py``,
+``algebra.py``, ``kernels.py`` and, for models of other libraries, ``zoo.py``. Not here: peers and
+timing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Workload:
     Attributes:
         suite: ``nets``, ``algebra`` or ``kernels``.
         batches: the batch sizes that are measured.
-        by_hand: how many times faster than the best peer on the original the program was when
-            rewritten by hand, with the fastest engine underneath (2 cores, AVX-512).
+        by_hand: the speedup of the program, rewritten by hand and run in the fastest engine, over
+            the best peer on the original (2 cores, AVX-512).
     """
 
     name: str
@@ -43,7 +43,7 @@ class Workload:
 
     @property
     def seed(self) -> int:
-        """What weights and inputs are drawn from."""
+        """The seed of weights and inputs."""
         return zlib.crc32(self.name.encode())
 
     def build(self, batch: int = 1) -> tuple[nn.Module, Inputs]:
@@ -66,8 +66,8 @@ def _seeded(seed: int, make: Callable[[], tuple[nn.Module, Shapes]]) -> tuple[nn
 
 
 def _unsettle(norm: nn.BatchNorm2d | nn.LayerNorm) -> None:
-    """Statistics, scale and shift as after training; with those of a fresh norm, folding it shows
-    nothing."""
+    """Give a norm random statistics, scale and shift, as after training. Those of a new norm are 0
+    and 1, so that an error in folding it wouldn't show."""
     with torch.no_grad():
         if isinstance(norm, nn.BatchNorm2d):
             assert norm.running_mean is not None and norm.running_var is not None
@@ -373,7 +373,7 @@ DEPTHS: Final = {
     (name := f"bert_{n}"): _fixed("depths", name, nets.bert, ((n, 256, 4, 1024), ((1, 64, 256),)),
                                      ((n, 8, 2, 16), ((1, 4, 8),))) for n in (2, 4, 8, 12)
 }  # fmt: skip
-"""BERT of so many layers: what a search costs where nothing but the depth of a model grows."""
+"""BERT of several depths: the cost of a search when only the depth of a model grows."""
 
 
 class Measured(Protocol):
@@ -395,8 +395,8 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class RealModel:
-    """A model of ``zoo.py`` at its size ``small``, as a module from tensors to one tensor: engines
-    that are exported to take no more."""
+    """A model of ``zoo.py`` at its size ``small``, as a module from tensors to one tensor, since
+    other engines take only such modules."""
 
     name: str
     suite: str = "models"
@@ -421,7 +421,7 @@ def _of_tensors(name: str, size: zoo.Size) -> tuple[nn.Module, Inputs]:
 
 
 class _First(nn.Module):
-    """A model called with its tensors in a row; of what it returns, the first tensor."""
+    """A model that is called with its tensors in a row, and returns its first result."""
 
     def __init__(self, model: nn.Module, placed: int, named: Mapping[str, Any]) -> None:
         super().__init__()
@@ -445,6 +445,6 @@ MODELS: Final = tuple(
 )  # fmt: skip
 
 MEASURED: Final[Mapping[str, Measured]] = {**WORKLOADS, **DEPTHS, **{m.name: m for m in MODELS}}
-"""All of them; the models need their libraries (``pip install 'eqsynth[models]'``)."""
+"""All workloads and models; the models need their libraries (``pip install 'eqsynth[models]'``)."""
 
 SUITES: Final = tuple(dict.fromkeys(w.suite for w in MEASURED.values()))

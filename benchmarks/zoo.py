@@ -1,7 +1,8 @@
-"""Models as a user has them, of transformers, timm and torchvision: names, sizes and seeds, once.
+"""Real models of transformers, timm and torchvision: their names, sizes and seeds.
 
-Each is built from a configuration with random weights, so nothing is downloaded. ``build`` gives a
-model in evaluation mode and how it is called. Not here: what is done with them (``models.py``).
+Each is built from a configuration with random weights, so that nothing is downloaded. ``build``
+gives a model in evaluation mode and the arguments of a call. Not here: the run of the models
+(``models.py``).
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ LIBRARIES: Final = ("transformers", "timm", "torchvision")
 
 @dataclass(frozen=True)
 class Size:
-    """How large the models are that have the choice.
+    """The size of models whose size can be chosen.
 
     Attributes:
-        layers, hidden, heads: of a transformer; its feed-forward part is four times as wide.
-        words: of the vocabulary.
-        length: tokens of a text.
-        image: edge of an image in pixels.
-        batch: of everything.
+        layers, hidden, heads: those of a transformer, whose feed-forward part is four times as
+            wide.
+        words: the size of the vocabulary.
+        length: the tokens of a text.
+        image: the edge of an image in pixels.
+        batch: the batch size of all inputs.
     """
 
     layers: int
@@ -50,7 +52,7 @@ SIZES: Final[Mapping[str, Size]] = {
     "small": Size(layers=4, hidden=256, heads=8, words=1000, length=64, image=128),
     "full": Size(layers=12, hidden=768, heads=12, words=30_000, length=128, image=224),
 }
-"""``probe`` is for what can go wrong, ``full`` for times."""
+"""The sizes by name: ``probe`` to find failures, ``full`` for times."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,14 @@ class Model:
 
 
 def installed(library: str) -> bool:
-    """Whether a library of models is there."""
+    """Whether a library of models is installed."""
     return importlib.util.find_spec(library) is not None
 
 
 def _mend_torchvision() -> None:
-    """Declares the operators that torchvision wants to know when it is imported and doesn't have if
-    it was built for another torch. No model here calls one; timm and transformers import it."""
+    """Declare the operators that torchvision looks up when it is imported. They are missing if it
+    was built for another version of torch. timm and transformers import it, but no model here calls
+    these operators."""
     if not installed("torchvision") or hasattr(torch.ops.torchvision, "nms"):
         return
     try:
@@ -106,7 +109,8 @@ def _mend_torchvision() -> None:
 
 
 def _unsettle(part: nn.Module) -> None:
-    """Statistics and scales of a norm as after training: those of a fresh one fold into nothing."""
+    """Give a norm random statistics and scales, as after training; those of a new norm are 0 and
+    1, so that an error in folding it wouldn't show."""
     if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) and part.running_mean is not None:
         assert part.running_var is not None
         part.running_mean.normal_(0.0, 0.2)
@@ -143,7 +147,7 @@ def _tokens(size: Size) -> torch.Tensor:
 
 
 def _mask(size: Size) -> torch.Tensor:
-    """Of the tokens of a batch: the last quarter is padding."""
+    """The attention mask of a batch of tokens, of which the last quarter is padding."""
     mask = torch.ones(size.batch, size.length, dtype=torch.int64)
     mask[:, size.length - size.length // 4 :] = 0
     return mask
@@ -154,7 +158,7 @@ def _pixels(size: Size) -> torch.Tensor:
 
 
 def _encoder(kind: str, **more: Any) -> Callable[[Size], Call]:
-    """A text encoder, called with padding as a tokenizer gives it."""
+    """A text encoder, called with a padding mask as a tokenizer gives it."""
 
     def make(size: Size) -> Call:
         config = {
@@ -170,7 +174,7 @@ def _encoder(kind: str, **more: Any) -> Callable[[Size], Call]:
 
 
 def _decoder(kind: str, **more: Any) -> Callable[[Size], Call]:
-    """A language model on a prompt; it returns its KV cache if that is its default."""
+    """A language model, called on a prompt; it returns its KV cache if it does so by default."""
 
     def make(size: Size) -> Call:
         config = {
@@ -185,7 +189,7 @@ def _decoder(kind: str, **more: Any) -> Callable[[Size], Call]:
 
 
 def _both(kind: str, config: Callable[[Size], dict[str, Any]]) -> Callable[[Size], Call]:
-    """An encoder with a decoder, of texts."""
+    """An encoder and decoder of texts."""
 
     def make(size: Size) -> Call:
         module = _transformers(kind, vocab_size=size.words, **config(size))
@@ -302,7 +306,7 @@ def _mamba(size: Size) -> Call:
 
 
 def _step(size: Size) -> Call:
-    """One step of generation: a token, and the keys and values of those before it."""
+    """One step of generation: one token, with the keys and values of the tokens before it."""
     heads = {"num_key_value_heads": max(1, size.heads // 2)}
     module = _transformers(
         "Llama:LlamaForCausalLM", **_sizes(size), intermediate_size=size.wide, **heads,
@@ -317,7 +321,7 @@ def _step(size: Size) -> Call:
 
 
 def _timm(name: str, **more: Any) -> Callable[[Size], Call]:
-    """A model of timm by its name; its widths are its own."""
+    """A model of timm by its name, with the widths that it has there."""
 
     def make(size: Size) -> Call:
         library = importlib.import_module("timm")
