@@ -1,6 +1,6 @@
 """The nets of the benchmarks as plain torch modules, every size a parameter.
 
-Which sizes and seeds are measured stands in ``workloads.py``.
+Not here: the sizes and seeds that are measured (``workloads.py``).
 """
 
 from __future__ import annotations

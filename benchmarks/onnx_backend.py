@@ -1,9 +1,9 @@
-"""ONNX's own tests, by how they end, and the operators that nothing here can run.
+"""ONNX's own tests, counted by their verdicts, and the operators that aren't supported.
 
-    python -m benchmarks.onnx_backend                    every case of a single operator
-    python -m benchmarks.onnx_backend --kind simple      small models
-    python -m benchmarks.onnx_backend --only resize      the cases with this in their names
-    python -m benchmarks.onnx_backend --no-capture       the modules only, in seconds
+python -m benchmarks.onnx_backend                    every case of a single operator
+python -m benchmarks.onnx_backend --kind simple      small models
+python -m benchmarks.onnx_backend --only resize      the cases with this in their names
+python -m benchmarks.onnx_backend --no-capture       the modules only, in seconds
 """
 
 from __future__ import annotations

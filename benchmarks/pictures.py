@@ -1,4 +1,4 @@
-"""The pictures of explanations in the documents, made anew by this project's own page.
+"""Makes the pictures of explanations in the documents, from eqsynth's own HTML page.
 
     python -m benchmarks.pictures                  README's and that of docs/how-it-works.md
     python -m benchmarks.pictures --only report --seconds 60

@@ -1,6 +1,6 @@
-"""The work of one worker of the long run: a batch of random torch modules through ``optimize``.
+"""A worker's task in the long run: a batch of random torch modules through ``optimize``.
 
-Here, not in ``long_run.py``: a task has to be a function of a module that can be imported.
+It isn't in ``long_run.py``, since a task must be a function of a module that can be imported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from eqsynth.testing.strategies import torch_modules
 BATCH = 8
 
 KINDS = ("normal", "zeros", "ties")
-"""Of the arguments, besides those that ``optimize`` tries."""
+"""Kinds of arguments that are tried besides those that ``optimize`` tries."""
 
 TIMED = 8
-"""One batch of so many is optimized for time; the others for FLOPs, which takes less."""
+"""One in this many batches is optimized for time; the others for FLOPs, which is faster."""
 
 
 def _modules(number: int) -> st.SearchStrategy[ModuleCase]:
@@ -57,7 +57,7 @@ def run_modules(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
 def _failure(
     case: ModuleCase, number: int, extra: tuple[str, ...], batch: Batch | None = None
 ) -> str:
-    """What is wrong with a module; nothing, most of the time."""
+    """What is wrong with a module; empty if nothing is."""
     objective = "time" if number % TIMED == 0 else "flops"
     arguments = [case.arguments(kind) for kind in KINDS]
     try:
@@ -75,7 +75,7 @@ def _failure(
 
 
 def _operators(case: ModuleCase) -> int:
-    """How many terms the captured module has; none where it can't be captured."""
+    """The number of terms of the captured module; 0 if it can't be captured."""
     try:
         return operators(capture(case.module(), case.arguments()).program.outputs)
     except CaptureError:

@@ -1,6 +1,6 @@
-"""The work of one worker of the long run: a batch of random programs, searched and checked.
+"""A worker's task in the long run: a batch of random programs, searched and checked.
 
-Here, not in ``long_run.py``: a task has to be a function of a module that can be imported.
+It isn't in ``long_run.py``, since a task must be a function of a module that can be imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eqsynth.testing.search import assert_search_sound
 
 BATCH = 40
 TOGETHER = 8
-"""Programs in one e-graph: they share the time that a session takes, and subterms."""
+"""The number of programs in one e-graph. They share the time to set up a session, and subterms."""
 
 DATA = ("normal", "ties", "sparse", "negative")
 
@@ -90,7 +90,7 @@ def run_batch(number: int, extra: tuple[str, ...] = ()) -> dict[str, Any]:
 def _failure(
     group: Sequence[Tensor], number: int, extra: tuple[str, ...], batch: Batch | None = None
 ) -> str:
-    """What is wrong with programs in one e-graph; nothing, most of the time."""
+    """What is wrong with programs in one e-graph; empty if nothing is."""
     env = _data(group, number)
     try:
         found = assert_search_sound(group, rules=_rules(extra), phases=PROVE_PHASES, env=env)
@@ -130,7 +130,7 @@ def _has_infinite_edges(term: Tensor) -> bool:
 
 
 def _failed(number: int, extra: tuple[str, ...], term: Tensor, error: str) -> dict[str, str]:
-    """A failure as text, and as a pickle from which to replay it."""
+    """A failure as text, and as a pickle to replay it."""
     last, error = PROGRAMS.shrunk(number, term, error, lambda t: _failure([t], number, extra))
     pickled = base64.b64encode(pickle.dumps(last)).decode()
     return {"program": render(last), "error": error, "pickle": pickled}

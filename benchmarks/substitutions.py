@@ -68,7 +68,7 @@ PUBLISHED_S: Final[dict[str, tuple[float, float]]] = {
 }  # fmt: skip
 """Seconds that TENSAT's authors published of TENSAT and of TASO."""
 
-# Of these every derivation is made: what operators are, and the arithmetic of indices.
+# Files whose rules are in every derivation: definitions of operators, and arithmetic of indices.
 _PLAIN: Final = ("index.egg", "views.egg", "elementwise.egg", "operators.egg", "shape.egg")
 
 

@@ -1,4 +1,4 @@
-"""The kernels on which tuners are compared: the paper's operators, and what eqsynth generates."""
+"""The kernels on which tuners are compared: OpEvo's operators, and kernels from eqsynth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _batched(m: int, n: int, k: int, batch: int, left: bool) -> Scope:
 
 
 def _offset_reduce(size: int, features: int) -> Scope:
-    """What EinNet leaves of a 3x3 convolution: nine shifted planes are added up."""
+    """The rest of a 3x3 convolution in EinNet's derivation: the sum of nine shifted planes."""
     shape = (size, size, 3, 3, features)
     h, w, f, r, s = (it(k, e) for k, e in enumerate((size, size, features, 3, 3)))
     read = Read(_input(0, *shape), (h + r - 1, w + s - 1, r, s, f))
@@ -87,7 +87,7 @@ def _convolution(
 
 
 def _band(batch: int, rows: int, width: int, features: int, dilation: int) -> Scope:
-    """G2BMM: the band of ``a @ b'``, every so many diagonals to both sides."""
+    """G2BMM: the band of ``a @ b'``, with diagonals ``dilation`` apart on both sides."""
     a, b = _input(0, batch, rows, features), _input(1, batch, rows, features)
     extents = (batch, rows, 2 * width + 1, features)
     n, m, w, k = (it(s, e) for s, e in enumerate(extents))

@@ -1,4 +1,4 @@
-"""Tables and a picture of what ``bench_tune`` has measured.
+"""Tables and a picture of the measurements of ``bench_tune``.
 
     python -m benchmarks.tuning_tables FILE [--svg docs/tuning.svg]
 
@@ -37,12 +37,12 @@ def seconds(row: Row) -> float:
 
 
 def best(rows: Sequence[Row]) -> float:
-    """The highest rate; 0 where nothing worked."""
+    """The highest rate; 0 if no schedule worked."""
     return max((row["giga"] / row["time_s"] for row in rows if row["time_s"]), default=0.0)
 
 
 def even(searches: Searches) -> Searches:
-    """The seeds that every tuner has."""
+    """The searches with the seeds that every tuner has."""
     common = set.intersection(*(set(seeds) for seeds in searches.values()))
     return {tuner: {s: seeds[s] for s in sorted(common)} for tuner, seeds in searches.items()}
 
@@ -126,7 +126,7 @@ def _until(rows: Sequence[Row], axis: str, at: float) -> Sequence[Row]:
 
 
 def _places(axis: str, runs: Sequence[Sequence[Row]]) -> list[float]:
-    """Powers of two up to what every search has had."""
+    """Powers of two, up to the trials or seconds that every search has had."""
     ends = [float(len(rows)) if axis == "trials" else seconds(rows[-1]) for rows in runs]
     most = max(1.0, min(ends, default=1.0))
     return [2.0**n for n in range(int(math.log2(most)) + 1)]
