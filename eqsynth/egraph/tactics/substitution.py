@@ -1,9 +1,13 @@
-"""Variable substitution: changes of variables that the index functions ask for.
+"""Variable substitution: changes of variables that simplify the indices of a scope.
 
-Each function finds one (papers: EinNet §4.1, Table 1) of a scope's traversal, and proposes it
-(``calculus/same.py``), or gives None. The traversal of a new inner scope is the box around the
-image (boundary relaxing): what is computed outside of the image is never read. A reduction is
-counted through by other iterators (``calculus/recount.py``).
+    L_{h,r} f(h + r, r)      ->  {L_{t,r} f(t, r)}[h + r, r]           variable_substitution
+    L_i f(i // 4, i % 4)     ->  {L_{q,r} f(q, r)}[i // 4, i % 4]      iterator_split
+    sum_k f(k // 4, k % 4)   ->  sum_{q,r} f(q, r)                     reduction_unfold
+
+Each function proposes a change of variables (papers: EinNet §4.1, Table 1), or returns None. The
+traversal of a new inner scope is the box around the image (boundary relaxing); elements of the box
+outside of the image are computed but never read. Laws: ``calculus/same.py`` for a traversal,
+``calculus/recount.py`` for a reduction.
 """
 
 from __future__ import annotations
@@ -38,8 +42,9 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Scope
 
-# The order of the axes of a new scope, by its body, its traversal and its reduction.
+# A function of the body, the traversal and the reduction of a new scope: the order of its axes.
 Order = Callable[[Scalar, list[It], list[It]], list[It]]
+
 
 def _moduli(index: Index) -> Iterator[FloorDiv | Mod]:
     """Every ``//`` and ``%`` of an index, from the outside in."""
@@ -60,14 +65,14 @@ def _primitive(part: Index) -> Index:
 
 
 def _multiple(part: Index, of: Index) -> int | None:
-    """m with ``part = m * of``, if there is one."""
+    """The number m with ``part = m * of``, if there is one."""
     (atom, c), *_ = of.terms
     m = dict(part.terms).get(atom, 0) // c
     return m if of * m == part else None
 
 
 def counts_through(part: Index) -> bool:
-    """Its values are c, c + d, c + 2*d, … , each once: the iterators count through an axis.
+    """Whether the iterators count through an axis: the index takes c, c + d, c + 2*d, … once each.
 
     >>> g, c = Index.iterator(0, 3), Index.iterator(1, 4)
     >>> counts_through(4 * g + c), counts_through(3 * g + c)
@@ -83,7 +88,7 @@ def counts_through(part: Index) -> bool:
 
 
 def mixes(index: Index, its: set[It]) -> bool:
-    """The index mixes several of these iterators in another way than to count through them."""
+    """Whether the index adds several of these iterators, but doesn't count through them."""
     return any(
         len(part.terms) > 1 and not counts_through(part)
         for part in (_part(expression, its) for expression in expressions(index))
@@ -91,7 +96,10 @@ def mixes(index: Index, its: set[It]) -> bool:
 
 
 def is_rearranged(scope: Scope) -> bool:
-    """An index counts through iterators of the traversal and adds others (see iterator_split)."""
+    """Whether an index counts through iterators of the traversal and adds other iterators.
+
+    ``iterator_split`` leads to such indices.
+    """
     traversal = set(traversal_iterators(scope))
     for index in indices_of(scope.body):
         part = _part(index, traversal)
@@ -107,10 +115,11 @@ def is_rearranged(scope: Scope) -> bool:
 def variable_substitution(scope: Scope) -> Path | None:
     """``L_{h,r} f(a*h + d*r + c, r) = L_{h,r} {L_{t,r} f(t + c, r)}[a*h + d*r, r]``.
 
-    Every expression that mixes iterators of the traversal gets an iterator of its own, all in one
-    change of variables. One iterator goes (``h``): it may occur nowhere but in multiples of that
-    one expression, so (h, r) -> (t, r) is injective. Where that holds for all of them, and the
-    expression counts them through (``r + R*h``), all go: (h, r) -> t is a bijection.
+    Every expression that mixes iterators of the traversal gets an iterator ``t`` of its own, all in
+    one change of variables. It replaces one iterator, ``h``, which has to occur only in multiples
+    of the expression; then (h, r) -> (t, r) is injective. If all iterators of the expression occur
+    only so, and it counts through them (``r + R*h``), ``t`` replaces them all: (h, r) -> t is a
+    bijection.
     """
     traversal = set(traversal_iterators(scope))
     image: dict[Index, list[It]] = {}
@@ -124,7 +133,7 @@ def variable_substitution(scope: Scope) -> Path | None:
         inside = [it for it in own if _only_inside(scope, it, mixed)]
         positive = [it for it in inside if mixed.coefficient(it.slot) > 0]
         if counts_through(mixed):
-            # With other iterators: a split has made it for their sake (iterator_split).
+            # If they occur with other iterators, iterator_split has split an axis on purpose.
             if len(inside) == len(own) and _is_alone(scope, own):
                 image[mixed] = own
         elif positive:
@@ -134,7 +143,7 @@ def variable_substitution(scope: Scope) -> Path | None:
 
 
 def _only_inside(scope: Scope, old: It, mixed: Index) -> bool:
-    """Every expression that uses ``old`` uses it within a multiple of ``mixed``."""
+    """Whether ``old`` only occurs in multiples of ``mixed``."""
     its = {it for it, _ in mixed.terms if isinstance(it, It)}
     return all(
         _multiple(_part(expression, its), mixed) is not None
@@ -145,7 +154,7 @@ def _only_inside(scope: Scope, old: It, mixed: Index) -> bool:
 
 
 def _is_alone(scope: Scope, its: Sequence[It]) -> bool:
-    """Expressions that use some of the iterators use nothing else."""
+    """Whether expressions that contain one of the iterators ``its`` contain no other iterator."""
     return all(
         set(expression.iterators()) <= set(its)
         for index in indices_of(scope.body)
@@ -155,7 +164,11 @@ def _is_alone(scope: Scope, its: Sequence[It]) -> bool:
 
 
 def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Path | None:
-    """The scope through one over t = mixed(old), t in place of the old iterators that go."""
+    """The scope as a view of one over new iterators.
+
+    Args:
+        image: expression -> the iterators that its new iterator replaces.
+    """
     low = {mixed: mixed.range()[0] for mixed in image}
     fresh = {
         mixed: It(len(scope.extents) + n, mixed.range()[1] - mixed.range()[0] + 1)
@@ -184,7 +197,7 @@ def _through(
     at: Mapping[It, Index],
     order: Order = canonical_order,
 ) -> Path | None:
-    """``L {L_kept reduce body}[at]``: the scope as a view of one over other iterators."""
+    """``L {L_kept reduce body}[at]``: the scope as a view of a scope over other iterators."""
     reduced = reduction_iterators(scope)
     axes = order(body, list(kept), reduced)
     inner = scope_over(axes, reduced, body, scope.reducer)
@@ -203,14 +216,15 @@ def iterator_split(
 ) -> Path | None:
     """``L_i f(i) = {L_{q,r} f(d*q + r - o)}[(i + o) // d, (i + o) % d]``.
 
-    The bijection i -> (q, r) is asked for by the index functions: an index takes ``// d`` or
-    ``% d`` of an expression in ``i``, or adds ``i`` to multiples of ``d`` (a dilation): then q runs
-    along with them and r only shifts them.
+    An iterator ``i`` is split into (q, r) if an index takes ``// d`` or ``% d`` of an expression in
+    ``i``, or adds ``i`` to multiples of ``d`` (a dilation): then q is added to these multiples, and
+    r only shifts them.
 
     Args:
-        whole: only where the ``//`` and ``%`` go away, as nothing but ``i`` decides on them.
-        but: iterators that stay as they are.
-        order: of the new axes.
+        whole: split only for a ``//`` or ``%`` that then goes away, because all other terms under
+            it are multiples of d.
+        but: iterators that aren't split.
+        order: the order of the new axes.
     """
     split = [it for it in traversal_iterators(scope) if it not in but]
     found = {it: m for it in split if (m := _modulus(scope, it, whole))}
@@ -230,12 +244,15 @@ def iterator_split(
 
 
 def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Path | None:
-    """``L_x reduce_y f({g}[m(x)], y) = {L_u reduce_y f(g[u], y)}[m(x)]``: a map commutes with a
-    bijection of its traversal, and so does a reduction over other iterators.
+    """``L_x reduce_y f({g}[m(x)], y) = {L_u reduce_y f(g[u], y)}[m(x)]``.
 
-    ``views`` gives operands as views of what a derivation made. They ask for the bijection: their
-    indices take ``//`` and ``%`` of iterators, which are split. The axes are in the order of those
-    of the operand with most of them, so all that is computed from it elementwise has one order.
+    A map commutes with a bijection of its traversal, and so does a reduction over other iterators.
+    The iterators that the indices of the views take by ``//`` and ``%`` are split. The new axes are
+    in the order of the operand that has most axes, so that all tensors that are computed from it
+    elementwise have the same order.
+
+    Args:
+        views: operands of the scope -> views of tensors that a derivation made.
     """
     merged: Path | None = Path(scope)
     for read, view in views.items():
@@ -245,14 +262,17 @@ def operand_split(scope: Scope, views: Mapping[Read, Scope]) -> Path | None:
 
 
 def read_through(scope: Scope, read: Read, view: Scope) -> Path | None:
-    """``L f({L_z u[m(z)]}[p(x)]) = L f(u[m(p(x))])``, the index in least form."""
+    """``L f({L_z u[m(z)]}[p(x)]) = L f(u[m(p(x))])``, with indices in least form."""
     if merge(scope, read, view) is None:
         return None
     return path(scope, Inline(read, view), Least())
 
 
 def cancelled(scope: Scope, read: Read, view: Scope) -> Path | None:
-    """The view read through, where its index and the one that it is read at are inverse."""
+    """``view`` inlined, if its index and the index at which it is read cancel.
+
+    ``{L_i u[i // 4, i % 4]}[4*q + r]`` becomes ``u[q, r]``.
+    """
     if not is_view(view) or all(index.bare() for index in read.index):
         return None
     merged = read_through(scope, read, view)
@@ -263,7 +283,8 @@ def cancelled(scope: Scope, read: Read, view: Scope) -> Path | None:
 
 
 def _in_order_of_operands(body: Scalar, kept: list[It], reduced: list[It]) -> list[It]:
-    """The iterators that are used, as the operand with most of them reads them."""
+    """The iterators that the body uses, in the order in which the operand with most of them reads
+    them."""
     operands = sorted(reads(body), key=lambda read: -len(iterators(read)))
     used = [it for read in operands for index in read.index for it in index.iterators()]
     used += [it for it in kept if it in iterators(body)]
@@ -271,7 +292,8 @@ def _in_order_of_operands(body: Scalar, kept: list[It], reduced: list[It]) -> li
 
 
 def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:
-    """(d, o) by which ``it`` is split; the smallest d."""
+    """The divisor d and offset o by which ``it`` is split, with the smallest d; None if there is
+    none."""
     found = []
     traversal = set(traversal_iterators(scope)) - {it}
     for index in indices_of(scope.body):
@@ -289,10 +311,10 @@ def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:
 
 
 def _is_dilated(scope: Scope, index: Index, it: It) -> bool:
-    """The index adds ``it`` to steps of others that it outruns: a window over ``it``.
+    """Whether the index is a window over ``it``: it adds multiples of iterators of smaller extent.
 
-    Where the window is part of the traversal too, ``it`` stands in every operand, as in a band
-    product; else a sum has been split, which is substituted instead.
+    If one of these belongs to the traversal, ``it`` has to occur in every operand, as in a band
+    product. Otherwise a sum was split, and ``variable_substitution`` applies instead.
     """
     others = [a for a, _ in index.terms if isinstance(a, It) and a != it]
     if not index.is_affine or index.coefficient(it.slot) != 1 or not others:
@@ -306,7 +328,7 @@ def _is_dilated(scope: Scope, index: Index, it: It) -> bool:
 
 
 def reduction_split(scope: Scope, it: It, divisor: int) -> Path | None:
-    """``sum_k f(k) = sum_{q,r} f(d*q + r)``, k relaxed to a multiple of d where f is 0 there."""
+    """``sum_k f(k) = sum_{q,r} f(d*q + r)``, k extended with zeros of f to a multiple of d."""
     if not is_product(scope) or it.extent <= divisor:
         return None
     q, r = _apart(scope, -(-it.extent // divisor), divisor)
@@ -316,10 +338,10 @@ def reduction_split(scope: Scope, it: It, divisor: int) -> Path | None:
 
 @remembered(maxsize=1 << 14)
 def reduction_unfold(scope: Scope) -> Path | None:
-    """``sum_k f(k // d, k % d) = sum_{q,r} f(q, r)`` of any reduction, k over a multiple of d.
+    """``sum_k f(k // d, k % d) = sum_{q,r} f(q, r)`` of any reduction; d divides k's extent.
 
-    Nothing is relaxed: k -> (q, r) is a bijection. So a product over flattened axes (an im2col that
-    was reshaped into a matrix) is the one over the axes.
+    k -> (q, r) is a bijection, so no zeros are added. So a product over flattened axes (an im2col
+    that was reshaped to a matrix) becomes the product over the axes.
     """
     counts: list[Count] = []
     for it in reduction_iterators(scope):

@@ -1,7 +1,7 @@
 """The sums of an expanded form: term by term, and counted in one direction.
 
-    sum_k (a[i, k] - m[i]) * c[i]       ->  c[i] * {sum_k a}[i] - n * m[i] * c[i]
-    sum_k x[n - 1 - k] * w[n - 1 - k]   ->  sum_k x[k] * w[k]
+sum_k (a[i, k] - m[i]) * c[i]       ->  c[i] * {sum_k a}[i] - n * m[i] * c[i]
+sum_k x[n - 1 - k] * w[n - 1 - k]   ->  sum_k x[k] * w[k]
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ from eqsynth.ir.scalar import (
     substitute,
 )
 
-# A condition is taken to a place this far away, a term for each place on the way.
+# ``[k - i + c > 0]`` is rewritten to ``[k - i > 0]`` for c up to this; each place on the way adds a
+# term.
 MAX_STEPS: Final = 2
 
 
 class OtherDtype(Exception):
-    """A part of a sum would be summed up in a dtype of its own, in which it may come round."""
+    """A part of a sum would be summed in a dtype other than the sum's, in which it may overflow."""
 
 
 def reindexed(body: Scalar, it: It) -> Scalar:
-    """``reduce_k f(n - 1 - k) = reduce_k f(k)``, ``reduce_k f((k + c) % n) = reduce_k f(k)``: a
-    bijection of [0, n). Of a body and its mirror image the one that strides forward more often is
-    taken, and of two alike the first by structure."""
+    """``reduce_k f(n - 1 - k) = reduce_k f(k)``, ``reduce_k f((k + c) % n) = reduce_k f(k)``.
+
+    Both are bijections of [0, n). Among the body, its rotations and their mirror images, the one
+    with the fewest backward strides is returned; of several such, the first by structure.
+    """
     ways = _rotations(body, it) or [body]
     mirror = bare(it) * -1 + (it.extent - 1)
     ways += [substitute(one, lambda other: mirror if other == it else bare(other)) for one in ways]
@@ -128,8 +131,10 @@ def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
 def _inside(
     part: list[tuple[Scalar, Fraction]], kept: set[It], reduced: list[It]
 ) -> tuple[list[tuple[Scalar, Fraction]], list[It]]:
-    """``sum_{y,z} f(x, y) * g(y, z) = sum_y f * {sum_z g}``: what one factor alone has is summed
-    in it."""
+    """``sum_{y,z} f(x, y) * g(y, z) = sum_y f * {sum_z g}``.
+
+    An iterator that occurs in one factor only is summed inside of that factor.
+    """
     found: list[tuple[Scalar, Fraction]] = []
     for atom, power in part:
         elsewhere = {it for other, _ in part if other != atom for it in iterators(other)}
@@ -143,8 +148,11 @@ def _inside(
 
 
 def forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) -> Scalar:
-    """``{L_j reduce_k f(n - 1 - j, k)}[j] = {L_j reduce_k f(j, k)}[n - 1 - j]``: what is closed
-    strides forward along its traversal more often than backward."""
+    """``{L_j reduce_k f(n - 1 - j, k)}[j] = {L_j reduce_k f(j, k)}[n - 1 - j]``.
+
+    The scope around ``body`` is made so that it strides forward along its traversal at least as
+    often as backward.
+    """
     turned = set()
     for it in kept & iterators(body):
         steps = [index.coefficient(it.slot) for read in reads(body) for index in read.index]
@@ -158,8 +166,10 @@ def forward(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) ->
 
 
 def _stepped(polynomial: Polynomial, reduced: Sequence[It]) -> Polynomial:
-    """``[k - i + 1 > 0]`` as ``[k - i > 0] + [k = i]``, of what is summed over k: the sums up to i,
-    and up to i - 1, are one sum and an element."""
+    """Write ``[k - i + 1 > 0]`` as ``[k - i > 0] + [k = i]``, for k in ``reduced``.
+
+    So sums up to i and sums up to i - 1 are the same sum, and one element more.
+    """
     for monomial, coefficient in polynomial.items():
         for atom, power in monomial:
             match atom:
@@ -202,7 +212,7 @@ def _selected(monomial: Monomial, reduced: Sequence[It]) -> tuple[Monomial, Sequ
 
 
 def _places(atom: Scalar) -> Iterator[tuple[Index, int]]:
-    """Indices, and the number of values of each outside of which the atom is zero."""
+    """Pairs of an index and an extent: the atom is zero where the index isn't in [0, extent)."""
     match atom:
         case Read(tensor=tensor, index=indices, fill=0.0):
             for index, size in zip(indices, tensor.shape, strict=True):
@@ -216,14 +226,14 @@ def _places(atom: Scalar) -> Iterator[tuple[Index, int]]:
 
 
 def placed(body: Scalar, it: It, place: Index) -> Scalar:
-    """The body with an iterator at this place."""
+    """Return the body with ``it`` replaced by the index ``place``."""
     return substitute(body, lambda other: place if other == it else bare(other))
 
 
 def _connected(
     atoms: Sequence[tuple[Scalar, Fraction]], kept: set[It]
 ) -> list[list[tuple[Scalar, Fraction]]]:
-    """The factors that share what is summed, together."""
+    """The factors in groups that share an iterator that is summed, directly or by way of others."""
     groups: list[tuple[set[It], list[tuple[Scalar, Fraction]]]] = []
     for atom in atoms:
         own = iterators(atom[0]) - kept

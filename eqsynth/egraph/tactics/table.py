@@ -1,8 +1,9 @@
 """Which law answers which request relation of the rule files.
 
-A law gets a view of the e-graph and the row that the rule filed, and returns terms equal to the
-row's first class. What is looked up in the view decides only what is worth deriving (the normal
-form); that each answer is an equality follows from the law's own function alone.
+A law gets a view of the e-graph and the row that the rule filed, and returns answers equal to the
+row's first e-class, mostly as steps of the calculus. What a law looks up in the view decides only
+which derivations are worth trying (the normal form). That an answer is an equality doesn't depend
+on the view: the laws of the calculus check its steps.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 
-# Of a sum of more terms all that can be fused is fused at once: what a chain of additions opens to
-# has as many subsets of its terms as there are steps of the chain, and more.
+# In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
+# answer for each map would lead to an e-node for every subset of the terms.
 MAX_TERMS_APART = 4
 
 
 def _definition(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     e, tensors, numbers, text = row
     if view.eclass(e) in view.instantiated or e in tensors:
-        return []  # what is defined by itself needs no definition
+        return []  # a tensor among its own arguments isn't defined by them
     return [(Define(Comprehension(text, tensors, numbers)),)]
 
 
@@ -89,7 +90,7 @@ def _reduction(view: View, row: Sequence[Any]) -> Iterable[Steps]:
 def _operators(
     view: View, e: ClassRef, name: str, args: Sequence[Tensor], *attrs: tuple[Any, ...]
 ) -> list[Steps]:
-    """What a class is, by operators of this name in it."""
+    """Definitions of the e-class by its members that are this operator of these arguments."""
     return [
         (Define(op),)
         for op in view.operators(e)
@@ -144,8 +145,11 @@ def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _seen_through(view: View, scope: Scope) -> Path | None:
-    """A view with what it reads in its place, whatever that computes: a part of it is computed as
-    a part. Of several ways to write it the first one; the others follow from it."""
+    """The view ``scope`` with a scope of the e-class that it reads inlined, whatever it computes.
+
+    So a view of a part of a tensor computes only that part. The first scope that can be inlined is
+    taken; what the others would give follows from it.
+    """
     if not conditions.is_view(scope):
         return None
     (read,) = reads(scope.body)
@@ -153,7 +157,7 @@ def _seen_through(view: View, scope: Scope) -> Path | None:
     assert isinstance(ref, ClassRef)
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         return None
-    # Of a normalization what it computes, not how it is scaled and shifted.
+    # Scopes that only scale and shift a LayerNorm come last, after those that compute it.
     for inner in sorted(view.scopes(ref), key=lambda s: _scales_a_normal(view, s)):
         if inner in view.derived or canonical(inner) != inner:
             continue
@@ -184,7 +188,7 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
             if inner not in view.derived and not (
                 conditions.is_view(scope) and conditions.is_view(inner)
             ):
-                continue  # what isn't derived is read by what isn't
+                continue  # a scope that isn't derived is inlined only in one that isn't
             if conditions.is_view(inner) or merging.is_permutation(scope):
                 one = merging.merge(scope, read, inner)
                 if one is not None and one != scope:
@@ -198,8 +202,11 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """Maps into maps, and into reductions of one operand; a sum of products keeps its operands as
-    reads. A product without a sum is a map: ``sigmoid(o) * tanh(c)`` is one kernel."""
+    """Inline maps in maps and in reductions of one operand.
+
+    A sum of products keeps its operands as reads. A product without a sum is a map:
+    ``sigmoid(o) * tanh(c)`` becomes one kernel.
+    """
     scope = settled(view, row)
     if scope is None or scope in view.derived:
         raise Later
@@ -235,8 +242,8 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
             if read.tensor in members and isinstance(inner.body, Sum):
                 continue
             if row[0].constant and any(True for _ in reads(inner.body)):
-                # Of constants only what needs no weights is put together: what an identity matrix
-                # or a mask is.
+                # Constants are fused only with maps that read nothing, such as an identity matrix
+                # or a mask.
                 continue
             if read.tensor.constant and not row[0].constant and not conditions.is_view(inner):
                 # Computed once as it is; fused, it would be computed for every element.
@@ -303,7 +310,7 @@ def _match_view(view: View, row: Sequence[Any]) -> Iterable[Steps]:
 
 
 def _moves_nothing(chain: Tensor) -> bool:
-    """Of a scope that a derivation made only what may be free is worth another way of reading."""
+    """Whether a chain of views may need no copy; in derived scopes only such chains are matched."""
     names = {term.name for term in topological([chain]) if isinstance(term, Op)}
     return names <= {"Permute", "Reshape", "Split", "Merge"}
 
@@ -316,7 +323,7 @@ def _match_epilogue(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     known: dict[Op, Meanings] = {}
 
     def nodes(tensor: Tensor) -> list[Op]:
-        """Products in a class, also behind a reshape."""
+        """The operators in the e-class, and products that one of its reshapes reads, reshaped."""
         assert isinstance(tensor, ClassRef)
         found: list[Op] = []
         for op in view.operators(tensor):
@@ -406,11 +413,11 @@ LAWS: Final[dict[str, Law]] = {
     "match-epilogue": _match_epilogue,
 }
 
-# Laws that still compute their answers themselves: what they say is taken as it is. All others say
-# steps of the calculus, which whoever unites applies (``answers.py``).
+# Laws that still compute their answers themselves; their terms are put into the e-graph unchecked.
+# All others answer with steps of the calculus, which ``answers.py`` applies.
 COMPUTED: Final = frozenset({"expand", "expand-cancels", "expand-points"})
-# What answers do to digits, of the laws of which it isn't ``real``: no rule may claim more of them.
-# What a definition or a view does, its own rule says, and its samples show.
+# Law -> the numerics of its answers, if not ``real``. A rule that requests the law must not claim
+# better numerics. For definitions and views the rule itself states them, and its samples test them.
 NUMERICS: Final = {
     "definition": "bitwise", "view": "bitwise", "reduction": "bitwise", "match-view": "bitwise",
     "multiply-out": "cancels", "correlate-losing": "cancels", "expand": "proof",
@@ -421,25 +428,27 @@ _WEAKER: Final = {
     "real": ("approx", "cancels", "proof", "proof-cancels"),
     "cancels": ("proof-cancels",), "proof": ("proof-cancels",), "proof-cancels": (),
 }  # fmt: skip
-# Laws that say what a term is. A constant needs no more: it is computed once, as it stands.
+# Laws that say what a term computes. Constants are asked for these only: a constant is computed
+# once, so other ways to compute it aren't worth deriving.
 MEANING: Final = (
     "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
     "traversal-merge", "read-constants", "derived-constants", "like-terms", "expand",
     "expand-cancels", "expand-points", "rows-by-place",
 )  # fmt: skip
-# Laws that look into the classes that a scope reads: new members there give new answers.
+# Laws that look at the members of the e-classes that a scope reads. They are asked again when these
+# e-classes get new members.
 ASKED_AGAIN: Final = (
     "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
     "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
     "term-split", "multiply-out", "fold-terms", "part", "restrict", "reach", "expression-split",
     "tap-merge", "operand-split", "expand", "expand-cancels", "expand-points", "rows-by-place",
 )  # fmt: skip
-# Laws whose answers are operators that a scope or a product was turned into, by their prefixes.
+# Prefixes of the laws that answer with operators for a scope or a product.
 MAKES_OPERATORS: Final = ("match-", "merge-")
 
 
 def claims_too_much(law: str, numerics: str) -> bool:
-    """Whether a rule that requests a law claims more of digits than the law's answers keep.
+    """Whether a rule that requests ``law`` claims better numerics than the law's answers have.
 
     >>> claims_too_much("multiply-out", "real"), claims_too_much("factor", "cancels")
     (True, False)

@@ -1,8 +1,9 @@
 """Matrices of bilinear algorithms from points (Toom-Cook, Winograd).
 
-A polynomial of degree m + r - 2 is known by its values at m + r - 1 points, one of which may be
-infinity; so a correlation with m outputs and r taps takes as many products. Nothing here is
-trusted: the law by which the matrices go again computes what they sum up to (``calculus/pick.py``).
+A polynomial of degree m + r - 2 is determined by its values at m + r - 1 points, one of which may
+be infinity. So a correlation with m outputs and r taps takes m + r - 1 products instead of m * r:
+F(2, 3) takes 4 instead of 6. Nothing here is trusted: the law that removes the matrices from a
+scope again computes their sums itself (``calculus/pick.py``).
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", §4; Blahut, "Fast
 Algorithms for Signal Processing", §5; the choice of points: Barabasz et al., "Error Analysis and
@@ -23,7 +24,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """F(m, r): fewer products, more additions.
+    """F(m, r), a correlation of m outputs and r taps by fewer products and more additions.
 
         out[j] = sum_k d[j + k] * w[k]                                   m * r products
                = sum_p A[j, p] * (sum_k G[p, k] * w[k]) * (sum_u B[p, u] * d[u])
@@ -58,12 +59,12 @@ class Algorithm:
 def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
     """F(outputs, taps) from finite points, all different, and infinity.
 
-    The matrix of the data has whole numbers without a common divisor in each row, and the matrix of
-    the outputs in each column: both are exact in floats. What is left of these factors goes to the
-    filter, which is transformed once.
+    Rows of the data's matrix and columns of the outputs' matrix are scaled to whole numbers without
+    a common divisor, so both matrices are exact in floats. The filter's matrix takes the inverse of
+    these scales, since a filter is transformed only once.
 
     Args:
-        points: ``outputs + taps - 2`` of them.
+        points: ``outputs + taps - 2`` different numbers.
 
     >>> two = toom_cook(2, 3, [Fraction(0), Fraction(1), Fraction(-1)])
     >>> [[str(entry) for entry in row] for row in two.data]
@@ -92,7 +93,8 @@ def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
 
 
 def _with_roots(roots: Sequence[Fraction], width: int) -> list[Fraction]:
-    """The coefficients of ``(x - roots[0]) * (x - roots[1]) * …``, from the constant on."""
+    """The coefficients of ``(x - roots[0]) * (x - roots[1]) * …``, constant first, with zeros up to
+    ``width``."""
     found = [Fraction(1)]
     for root in roots:
         shifted, scaled = [Fraction(0), *found], [*(entry * root for entry in found), Fraction(0)]
@@ -101,7 +103,7 @@ def _with_roots(roots: Sequence[Fraction], width: int) -> list[Fraction]:
 
 
 def _whole(row: Sequence[Fraction]) -> Fraction:
-    """The positive number that makes a row whole, without a common divisor."""
+    """The positive number that scales a row to whole numbers without a common divisor."""
     scale = 1
     for entry in row:
         scale = scale * entry.denominator // gcd(scale, entry.denominator)
@@ -116,23 +118,21 @@ _POINTS: Final[Mapping[int, tuple[str, ...]]] = {
     5: ("0", "3/2", "-3/2", "2/3", "-2/3"),
     7: ("0", "1", "-1", "2", "-2", "1/2", "-1/2"),
 }
-"""Finite points by how many there are. Zero, then x and -x, whose rows share what is even and what
-is odd in them. Of the pairs among n/1, n/2, n/3, n/4 the ones whose matrices make roundings grow
-least (``growth``): F(2, 3) 1.3 times along an axis; F(4, 3) 2.7 (with 1/2 and 3/2 it is
-3.9, with 1 and 2 it is 5.6); F(2, 5) 2.3; F(6, 3) 6.8; F(4, 5) 5.5."""
+"""Number of finite points -> the points: zero, then pairs x and -x, whose rows share their even and
+their odd terms. Among pairs of the numbers n/1, n/2, n/3, n/4 these have the least growth of
+rounding errors (``growth``, along one axis): F(2, 3) 1.3; F(4, 3) 2.7 (3.9 with 1/2 and 3/2, 5.6
+with 1 and 2); F(2, 5) 2.3; F(6, 3) 6.8; F(4, 5) 5.5."""
 
 
 @cache
 def sizes() -> frozenset[tuple[int, int]]:
-    """Outputs and taps, both more than one, for which there are points."""
-    return frozenset(
-        (count + 2 - taps, taps) for count in _POINTS for taps in range(2, count + 1)
-    )
+    """The pairs (outputs, taps), both more than one, for which there are points."""
+    return frozenset((count + 2 - taps, taps) for count in _POINTS for taps in range(2, count + 1))
 
 
 @cache
 def correlation(outputs: int, taps: int) -> Algorithm:
-    """F(outputs, taps) at the points that make roundings grow least.
+    """F(outputs, taps) at the points with the least growth of rounding errors.
 
     Raises:
         ValueError: there are no points for this size.
@@ -144,15 +144,16 @@ def correlation(outputs: int, taps: int) -> Algorithm:
 
 
 def growth(algorithm: Algorithm) -> float:
-    """How many times larger roundings are than where the correlation is summed as it is, for data
-    and filters that are random: root mean squares, at the output where it is most.
+    """How many times larger rounding errors are than those of the direct sum, for random inputs.
+
+    Errors are root mean squares, at the output where they are largest.
 
         sqrt(sum_p A[j, p]**2 * |G[p]|**2 * |B[p]|**2 / taps)
 
-    A product with number p is about ``|G[p]| * |B[p]|``, so its roundings are so many times eps,
-    and reach output j times ``A[j, p]``; the result is about ``sqrt(taps)``. Factors that go from
-    one matrix to another change nothing. Along several axes growths multiply, as norms of
-    Kronecker products do.
+    Product p is about ``|G[p]| * |B[p]|``; its rounding error is that times eps, and adds to output
+    j times ``A[j, p]``. The result is about ``sqrt(taps)``. Moving a factor from one matrix to
+    another doesn't change the growth. Along several axes growths multiply, as norms of Kronecker
+    products do.
 
     Source: Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for
     Deep Neural Networks", §4.
@@ -165,10 +166,10 @@ def growth(algorithm: Algorithm) -> float:
 
 
 def worst_growth(algorithm: Algorithm) -> float:
-    """The same for whatever data and filters, none larger than 1: sums of absolute values.
+    """A bound on the growth for any data and filters whose elements are at most 1 in size.
 
-    The result is ``taps`` at most. Each of its terms passes n operations one after the other, so it
-    is off by ``n * eps / 2 * taps`` times this at most (and terms of the order of ``eps**2``).
+    The result is at most ``taps``. If each of its terms passes n operations in a row, the
+    error is at most ``n * eps / 2 * taps`` times this growth (plus terms of order ``eps**2``).
     """
     sizes = _norms(algorithm, lambda row: float(sum(map(abs, row))))
     return max(
@@ -178,6 +179,6 @@ def worst_growth(algorithm: Algorithm) -> float:
 
 
 def _norms(algorithm: Algorithm, norm: Callable[[Sequence[Fraction]], float]) -> list[float]:
-    """Of each product: that of its filter's row times that of its data's."""
+    """For each product, the norm of its row of ``filter`` times that of its row of ``data``."""
     rows = zip(algorithm.filter, algorithm.data, strict=True)
     return [norm(g) * norm(b) for g, b in rows]

@@ -1,10 +1,13 @@
 """Matching of transposed convolutions (EinNet §5.1, Table 2 and Fig. 8).
 
-What a transposed convolution sums for output i are the taps k of one phase, at the pixels u for
-which ``stride * u + dilation * k = i + padding``; where stride and dilation share a divisor, some
-outputs have none. So its image and its weight share the iterator of the output, one by quotient,
-one by remainder, or that of the taps, and the attributes are what solves that equation for all that
-is summed (``phases.py`` brings the sum into this form).
+For output i a transposed convolution sums over the pairs of a pixel u and a tap k for which
+``stride * u + dilation * k = i + padding``: the taps of one phase (``phases.py`` brings a sum into
+this form). If stride and dilation share a divisor, some outputs have no such pair.
+
+    stride 2, padding 1:   sum_q x[(i + 1) // 2 - q] * w[2*q + (i + 1) % 2]
+
+An axis is recognized by an iterator that the image and the weight share. Its attributes are found
+by solving the equation for all pairs that are summed.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Axis:
-    """Axes of the image and of the weight that one axis of the output spreads over.
+    """An axis of the output, with the axes of the image and of the weight that belong to it.
 
     Attributes:
-        image, weight: which axes; None for an axis of one pixel or of one tap.
-        tap: the iterator over the taps of a phase, None if each has one.
+        image, weight: numbers of these axes; both None for an axis of extent 1 that was added.
+        tap: the iterator over the taps of a phase; None if each phase has one tap.
     """
 
     image: int | None
@@ -51,8 +54,8 @@ _UNIT = _Axis(None, None, None, None)
 def match_conv_transpose2d(scope: Scope) -> Tensor | None:
     """``sum_{c,q} x[n, g, c, (i + p - d*k) / s] * w[g, c, f, k]``, k = s*q + phase, as an operator.
 
-    Of any groups. What is summed decides, not how its indices are written: the pairs of a pixel and
-    a tap, and the output that each belongs to.
+    With any number of groups. The match doesn't depend on how the indices are written: it compares
+    the triples (output, pixel, tap) that are summed.
     """
     pair = operands(scope)
     for x, w in (pair, pair[::-1]) if pair else ():
@@ -61,7 +64,7 @@ def match_conv_transpose2d(scope: Scope) -> Tensor | None:
             apart = iterator_split(scope, whole=True, but={axis.out for axis in axes})
             if apart is None:
                 return _conv_transpose2d(scope, x, w, axes)
-            # Filters that are counted through the groups.
+            # One iterator counts through groups and filters: it is split first.
             (read,) = reads(apart.scope.body)
             assert isinstance(read.tensor, Scope)
             value = match_conv_transpose2d(read.tensor)
@@ -106,11 +109,12 @@ def _steps(
         return None
     stride, padding, dilation = solved
     more = extent - ((pixels - 1) * (stride or 1) - 2 * padding + (dilation or 1) * (kernel - 1))
-    # With one pixel or one tap any will do that leaves room for the outputs that get nothing.
+    # For one pixel (tap) any stride (dilation) is right: one is chosen so that the last outputs,
+    # which get nothing, are reached.
     stride, dilation = stride or max(more, 1), dilation or max(more, 1)
     if padding < 0:
         return None
-    # The sum takes each pixel and tap to the output that the operator takes them to, and once.
+    # The sum has the same triples (output, pixel, tap) as the operator, each once.
     pairs: Ints = np.stack(np.meshgrid(np.arange(pixels), np.arange(kernel)), -1).reshape(-1, 2)
     place = pairs @ (stride, dilation) - padding
     within = (place >= 0) & (place < extent)
@@ -125,7 +129,7 @@ def _elsewhere(read: Read, it: It, axis: int) -> bool:
 
 
 def _triples(over: Index, at: Index, out: It | None, tap: It | None) -> Ints:
-    """The output, the pixel and the tap of each value of the iterators, a row each."""
+    """Rows (output, pixel, tap), one for each pair of values of the iterators."""
     sizes = [it.extent if it else 1 for it in (out, tap)]
     i, q = (part.ravel() for part in np.meshgrid(*map(np.arange, sizes), indexing="ij"))
     values = {it.slot: at_ for it, at_ in ((out, i), (tap, q)) if it}
@@ -134,15 +138,17 @@ def _triples(over: Index, at: Index, out: It | None, tap: It | None) -> Ints:
 
 
 def _solved(i: Ints, u: Ints, k: Ints) -> tuple[int, int, int] | None:
-    """Stride, padding and dilation with ``stride*u + dilation*k = i + padding`` for all that is
-    summed; a stride or dilation of 0 if there is one pixel or one tap only."""
+    """Stride, padding and dilation with ``stride*u + dilation*k = i + padding`` for all triples.
+
+    The stride is 0 if there is only one pixel, the dilation 0 if there is only one tap.
+    """
     if len(i) == 0:
         return None
     rise = np.stack([u - u[0], k - k[0]], 1)
     if not (u != u[0]).any() or not (k != k[0]).any() or np.linalg.matrix_rank(rise) == 2:
         stride, dilation = np.rint(np.linalg.lstsq(rise, i - i[0])[0]).astype(np.int64).tolist()
     else:
-        # All are on one line, as for a single output: the smallest step along it.
+        # All pairs (u, k) lie on one line, as for a single output: solve for a step along it.
         du, dk = rise[rise.any(1)][0].tolist()
         step = math.gcd(du, dk)
         stride, dilation = abs(dk) // step, abs(du) // step
@@ -193,9 +199,10 @@ def _conv_transpose2d(scope: Scope, x: Read, w: Read, axes: list[_Axis]) -> Tens
 def _over(
     scope: Scope, read: Read, axes: Sequence[int | None], front: Sequence[Sequence[It]]
 ) -> Tensor | None:
-    """The operand with two axes of its tensor taken whole, behind the others.
+    """The operand with the groups ``front`` as its first axes and the whole axes ``axes`` behind.
 
-    Only a weight is gathered for it: copied rows of an image are none of its.
+    A weight may be gathered for this. An image has to be a view, since a gathered image would have
+    rows that the tensor doesn't have.
     """
     index, whole = list(read.index), list[It]()
     for n, axis in enumerate(axes):

@@ -1,10 +1,12 @@
 """Scope -> view: one read at composed indices as a chain of view primitives (Syno Table 1).
 
-The other way, each view's index map, stands in ``views.py``. Here the indices of ``L_x t[e(x)]``
-are taken apart from the tensor's side: each primitive that ``t`` goes through makes them simpler,
-until they are the iterators themselves. Several primitives may apply, so this is a search, best
-first; the shape distance from the result to what is left says how far it still is at least.
-Mirrored axes (``x[n - 1 - i]``) and diagonals (``x[i, i]``) are no views of this kind.
+    L_{i,j} x[6*i + j]   ->   Split(x, 0, 6)
+
+Each primitive that is applied to ``t`` in ``L_x t[e(x)]`` makes the indices simpler, until they are
+the iterators themselves. Several primitives may apply, so this is a best-first search; the shape
+distance from the result to the current shape is a lower bound of the primitives that are left.
+Mirrored axes (``x[n - 1 - i]``) and diagonals (``x[i, i]``) have no such chain. Not here: the
+opposite direction, the index map of each view (``views.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from eqsynth.ir.shape_distance import shape_distance
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import Shape, is_float
 
-# Chains that are longer, and searches that look at more states than this, are given up.
+# The search gives up chains of more primitives, and stops after so many states.
 MAX_PRIMITIVES = 8
 MAX_STATES = 300
 
@@ -94,11 +96,11 @@ def view_chain(scope: Scope) -> Tensor | None:
 
 
 def _is_diagonal(index: Sequence[Index]) -> bool:
-    """Whether an iterator is a term of the index of one axis and stands in that of another, too:
-    ``x[i, i + 2*j]``, ``x[i % 2, i // 2, i + 2*j]``.
+    """Whether an iterator is a term of the index of one axis and occurs in another index too.
 
-    No chain ends there. Every primitive leaves a term in the index of some axis, and makes one axis
-    of two only if these are read at digits of one number; the search would look at all states.
+    Examples: ``x[i, i + 2*j]``, ``x[i % 2, i // 2, i + 2*j]``. No chain gives such a view, and the
+    search would visit all its states. The reason: every primitive leaves a term in the index of
+    some axis, and merges two axes only if these are read at digits of one number.
     """
     terms = [{atom for atom, _ in part.terms if isinstance(atom, It)} for part in index]
     inside = [set(part.iterators()) for part in index]
@@ -108,7 +110,7 @@ def _is_diagonal(index: Sequence[Index]) -> bool:
 
 
 def _finished(state: _State, traversal: Shape) -> Tensor | None:
-    """The term as the result, if the indices are iterators: axes in order, others expanded."""
+    """The finished chain, if each index is an iterator: axes permuted, missing ones expanded."""
     axis_of: dict[int, int] = {}
     for axis, (index, extent) in enumerate(zip(state.index, state.shape, strict=True)):
         it = index.bare()
@@ -128,7 +130,7 @@ def _finished(state: _State, traversal: Shape) -> Tensor | None:
 
 
 def _moves(state: _State) -> Iterator[tuple[_State, int]]:
-    """Each primitive that the indices can be taken through, and how many views it is."""
+    """The states after each primitive that applies, with the number of views that it takes."""
     for axis in range(len(state.shape)):
         yield from _splits(state, axis)
         yield from _shifts(state, axis)
@@ -139,7 +141,10 @@ def _moves(state: _State) -> Iterator[tuple[_State, int]]:
 
 
 def _splits(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
-    """``b*q + r``, r within [0, b): axis in blocks of b. Both sides are outside together."""
+    """Split of an axis read at ``b*q + r``, r in [0, b), into blocks of b.
+
+    The read of the split axes is out of range for the same values as the read of the axis.
+    """
     index, extent = state.index[axis], state.shape[axis]
     for b in sorted({abs(c) for _, c in index.terms}):
         if b == 1 or extent % b or b == extent:
@@ -154,7 +159,7 @@ def _splits(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
 
 
 def _shifts(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
-    """``(e + c) % n``, e within [0, n)."""
+    """Shift by c of an axis of extent n that is read at ``(e + c) % n``, e in [0, n)."""
     atom, extent = _only(state.index[axis]), state.shape[axis]
     if isinstance(atom, Mod) and atom.divisor == extent:
         e, c = atom.value - atom.value.const, atom.value.const
@@ -163,7 +168,7 @@ def _shifts(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
 
 
 def _unfolds(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
-    """``e + r - k//2``, r within [0, k) and e within the axis; 0 outside, as Unfold reads."""
+    """Unfold of an axis read at ``e + r - k//2``, r in [0, k), e in the axis; 0 outside of it."""
     index, extent = state.index[axis], state.shape[axis]
     if len(index.terms) < 2 or (state.fill != 0 and not state.inside(axis)):
         return
@@ -178,7 +183,7 @@ def _unfolds(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
 
 
 def _strides(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
-    """``s*e`` by Stride, else what is read of the axis by Slice."""
+    """Stride of an axis read at ``s*e``; Slice of the part of an axis that is read."""
     index, extent = state.index[axis], state.shape[axis]
     step = math.gcd(*(c for _, c in index.terms)) if index.terms else 1
     if step > 1 and index.const % step == 0 and extent % step == 0:
@@ -193,8 +198,11 @@ def _strides(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
 
 
 def _merges(state: _State, axis: int) -> Iterator[tuple[_State, int]]:
-    """``z // b`` and ``z % b`` on two axes: one axis at z. An axis without its partner gets one
-    along which the elements repeat (tiling, up-sampling)."""
+    """Merge of two axes read at ``z // b`` and ``z % b`` to one axis read at z.
+
+    If only one of the two axes is there, the other is added first, with repeated elements (tiling,
+    up-sampling).
+    """
     atom, extent = _only(state.index[axis]), state.shape[axis]
     if isinstance(atom, Mod) and atom.divisor == extent:
         z = atom.value
@@ -224,7 +232,7 @@ def _quotient(z: Index, divisor: int) -> Index:
 
 
 def _repeated(state: _State, axis: int, extent: int, index: Index) -> _State:
-    """A new axis before ``axis`` that is read at ``index``, every element the same."""
+    """Add an axis before ``axis`` along which elements repeat, read at ``index``."""
     shape = state.shape
     unit = Op("Reshape", (state.term,), ((*shape[:axis], 1, *shape[axis:]),))
     term = Op("Expand", (unit,), ((*shape[:axis], extent, *shape[axis:]),))
@@ -232,7 +240,7 @@ def _repeated(state: _State, axis: int, extent: int, index: Index) -> _State:
 
 
 def _merged(state: _State, first: int, second: int, z: Index) -> tuple[_State, int]:
-    """Two axes as one that is read at ``z``; brought side by side if they aren't."""
+    """Merge two axes to one that is read at ``z``; permute first if they aren't neighbours."""
     steps = 1
     if second != first + 1:
         rest = [axis for axis in range(len(state.shape)) if axis != second]
@@ -244,7 +252,7 @@ def _merged(state: _State, first: int, second: int, z: Index) -> tuple[_State, i
 
 
 def _pads(state: _State) -> Iterator[tuple[_State, int]]:
-    """All that is read outside as padding, by a number of the dtype."""
+    """Pad of all axes by the places that are read outside of them, with the fill of the read."""
     if not (math.isfinite(state.fill) or is_float(state.term.dtype)):
         # A read gives the smallest or largest integer there; padding by an infinity has no meaning.
         return
@@ -259,7 +267,7 @@ def _pads(state: _State) -> Iterator[tuple[_State, int]]:
 
 
 def _only(index: Index) -> Atom | None:
-    """The atom, if the index is one and nothing else."""
+    """The atom, if the index is a single atom with coefficient 1 and no constant."""
     if index.const == 0 and len(index.terms) == 1 and index.terms[0][1] == 1:
         return index.terms[0][0]
     return None

@@ -1,9 +1,12 @@
 """Matching of operators with windows: convolutions and band products (EinNet §5.1, Table 2).
 
-An index that mixes an iterator of the output with one of a kernel or a band is a window. In its
-place stands one iterator over the rows that the window slides over; stride, dilation and padding
-are the coefficients. What is left of an operand is brought into shape as for any operator
-(``matching.py``), so rearranged rows and columns become a view or an eOperator around it.
+An index that adds an iterator of the output and one of a kernel or a band is a window:
+
+    x[c, 2*h + r - 1] * w[f, c, r]   ->   axis 1 of x, stride 2, dilation 1, padding 1
+
+The index is replaced by one iterator over the rows along which the window slides; stride, dilation
+and padding are its coefficients. The operands are then arranged as for any operator
+(``matching.py``): by views, or by an eOperator around them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class _Window:
     """An index ``step*(stride*out + dilation*kernel - padding) + rest``.
 
     Attributes:
-        axis: of the image; None if it has none (one row).
+        axis: the axis of the image; None for a window that was added over a single row.
         rows: the iterator over ``stride*out + dilation*kernel - padding``.
     """
 
@@ -52,8 +55,9 @@ class _Window:
 def match_conv2d(scope: Scope) -> Tensor | None:
     """``sum x[n, g, c, s*h + d*r - p, …] * w[g, f, c, r, …]`` as ``Conv2d`` of any groups.
 
-    One or two axes of one operand are windows: affine in an iterator of the output and one that is
-    reduced. What all three tensors share are groups, what else is reduced are channels.
+    One or two axes of one operand are windows: their indices are affine in an iterator of the
+    output and a reduction iterator of the kernel. Iterators that both operands and the output share
+    are groups; the other reduction iterators are channels.
     """
     pair = operands(scope)
     if pair is None:
@@ -67,8 +71,10 @@ def match_conv2d(scope: Scope) -> Tensor | None:
 
 
 def _forward(scope: Scope, x: Read, w: Read) -> tuple[Read, Read]:
-    """The reads with reductions turned round that run backward in ``x``: ``sum_k f(k) = sum_k
-    f(K - 1 - k)``; the kernel is reversed then."""
+    """Turn round the reductions that run backward in ``x``: ``sum_k f(k) = sum_k f(K - 1 - k)``.
+
+    The read of the kernel ``w`` is reversed then.
+    """
     backward = {
         it
         for it in reduction_iterators(scope)
@@ -107,7 +113,8 @@ def _occurs_once(read: Read, it: It) -> bool:
 
 
 def _sliding(scope: Scope, x: Read, axis: int, out: It, kernel: It) -> _Window | None:
-    """The window over ``out`` and ``kernel``: the image's own axis if it can be, else gathered."""
+    """The window over ``out`` and ``kernel``, on the axis itself if possible, else on a gathered
+    axis."""
     index, extent = x.index[axis], x.tensor.shape[axis]
     a, b = index.coefficient(out.slot), index.coefficient(kernel.slot)
     if not index.is_affine or a < 1 or b < 1:
@@ -175,7 +182,7 @@ def _conv2d(scope: Scope, x: Read, w: Read, windows: list[_Window]) -> Tensor | 
 def _two(
     scope: Scope, x: Read, windows: list[_Window], rest: Sequence[It]
 ) -> tuple[_Window, _Window]:
-    """Two windows: a missing one is a window of one, over another axis of the image or over one."""
+    """Two windows; a missing one has one tap and lies over another axis or a single row."""
     if len(windows) == 2:
         return windows[0], windows[1]
     for axis, index in enumerate(x.index):
