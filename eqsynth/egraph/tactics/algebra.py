@@ -1,7 +1,8 @@
-"""Contraction algebra as the e-graph asks for it: for which scopes, over which members.
+"""Answers to the e-graph's requests for the algebra of contractions.
 
-The laws themselves, functions of one scope, stand in ``contraction.py``, ``common_factor.py``,
-``linear.py`` and ``selection.py``.
+Each function decides whether the scope of a request is worth an answer, and chooses members of the
+e-classes that the scope reads. Not here: the derivations themselves, functions of one scope
+(``contraction.py``, ``common_factor.py``, ``linear.py``, ``selection.py``, ``splitting.py``).
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 
-# Folded sums of one class that are kept: each way of fusing a map has its own.
+# An e-class with more scopes than this gets no more folded sums: each way of fusing has
+# its own.
 MAX_FOLDED = 8
-# Sums that are opened in one step.
+# At most so many sums are inlined in one sum.
 MAX_TERMS = 64
 
 
@@ -63,8 +65,10 @@ def fold_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def maps_of(view: View, ref: ClassRef) -> list[Scope]:
-    """The scopes of a class without a reduction that don't read the class itself: put in the place
-    of a read, such a one would never come to an end."""
+    """The scopes of an e-class without a reduction that don't read the e-class itself.
+
+    A scope that reads its own e-class could be inlined for ever.
+    """
     return [
         scope
         for scope in view.scopes(ref)
@@ -81,8 +85,8 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
             continue  # a sum of constants is computed once
         others = {read.tensor for read in reads(scope.body)} - {factor.tensor}
         if normalized(view, factor.tensor) and not all(other.constant for other in others):
-            continue  # its scale and shift go into weights, not into each other product
-        # Of the ways in which the sum is fused, the one with the most terms: all at once.
+            continue  # a LayerNorm's scale and shift are distributed to weights only
+        # The sum with the most terms first: it is the one in which everything is fused.
         inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
             parts = contraction.distribute(scope, factor, inner)
@@ -92,7 +96,7 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def expression_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """Of the ways in which an operand is a sum, the one whose parts are smallest."""
+    """Split by the operand and the sum equal to it whose parts have the fewest points."""
     scope = flat(view, row)
     found: list[tuple[int, Same]] = []
     for read in factors_of(scope.body):
@@ -110,7 +114,10 @@ def expression_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _pieces(view: View, used: dict[Tensor, Scope]) -> splitting.Piece:
-    """What a read in one piece of a sum is; the members that say so are noted in ``used``."""
+    """Return a function that maps a read of a sum to the one piece of it that is read.
+
+    The members of e-classes that this takes are added to ``used``.
+    """
 
     def piece_of(read: Read) -> Scalar | None:
         ref = read.tensor
@@ -141,7 +148,7 @@ def like_terms(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def reaches(scope: Scope, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> bool:
-    """Whether the scope, read through the members, is computed from ``ref``."""
+    """Whether ``scope`` is computed from ``ref``, by way of the scopes in ``members``."""
     seen: set[Tensor] = set()
     stack = [read.tensor for read in reads(scope.body)]
     while stack:
@@ -160,11 +167,12 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if scope is None or opened_sum(view, scope):
         raise Later
 
-    # A sum that distribution made has the factors back of what it was made from.
+    # A sum that distribution made must not be factored back to the product it was made from.
     known = products_of(view, row[0]) if scope in view.derived else []
     before = {read.tensor for inner in known for read in reads(inner.body)}
+
     def is_factor(read: Read) -> bool:
-        # Ones with zeros around them say where a window lies; outside they save nothing.
+        # A tensor of ones only marks where a window lies; taking it out saves nothing.
         return read.tensor not in before and number_of(view, read.tensor) is None
 
     steps = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
@@ -172,8 +180,11 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def opened_sum(view: View, scope: Scope) -> Path | None:
-    """A sum with every term that is a sum in its turn in its place, all the way down: of a chain
-    of additions, the ways of taking a part of it as it is would be many."""
+    """The sum with all of its terms that are sums inlined, repeatedly; None if there are none.
+
+    ``{a + {b + c}}`` becomes ``a + b + c``. Inlining everything gives one answer for a chain of
+    additions, where inlining any part of it would give many.
+    """
     members: dict[Tensor, Tensor] = {}
     opened = Path(scope)
     while len(members) < MAX_TERMS:
@@ -185,9 +196,7 @@ def opened_sum(view: View, scope: Scope) -> Path | None:
     return opened if members else None
 
 
-def _open_term(
-    view: View, scope: Scope, members: Mapping[Tensor, Tensor]
-) -> Inline | None:
+def _open_term(view: View, scope: Scope, members: Mapping[Tensor, Tensor]) -> Inline | None:
     for term in terms_of(scope.body) if isinstance(scope.body, Sum) else ():
         others = [f for f in factors_of(term) if not isinstance(f, Num)]
         read = others[0] if len(others) == 1 else None
@@ -205,7 +214,7 @@ def _open_term(
             and inner not in view.derived
             and canonical(inner) == inner
             and without_constants(view, inner) is None
-            # A concatenation is the sum of its pieces, and a piece is a slice of it.
+            # This would not end: a concatenation is the sum of its pieces, each a slice of it.
             and not reaches(inner, read.tensor, members)
         ]
         for inner in sorted(sums, key=lambda s: -len(terms_of(s.body))):
@@ -216,7 +225,7 @@ def _open_term(
 
 
 def _with_maps(view: View, scope: Scope) -> Iterable[Path]:
-    """The scope, and a sum of one read with the maps that are read put in its place."""
+    """The scope itself, and, if it is a sum of one read, the scope with a map inlined."""
     yield Path(scope)
     found = list(reads(scope.body))
     if len(found) == 1 and conditions.is_product(scope) and isinstance(found[0].tensor, ClassRef):
@@ -242,8 +251,10 @@ def term_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """Constant terms of the sum, and those of a sum that it reads, which a derivation may have
-    made (a bias that went through a weight)."""
+    """Fold the constant terms of the sum, also with those of a derived sum that it reads.
+
+    A derivation makes such a sum if, for example, it moves a bias through a weight.
+    """
     scope = underived(view, row)
     forms = [Path(scope)]
     if len(view.scopes(row[0])) > MAX_FOLDED:
@@ -252,7 +263,7 @@ def fold_terms(view: View, row: Sequence[Any]) -> Iterable[Path]:
         for read in terms_of(scope.body):
             if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
                 for inner in maps_of(view, read.tensor):
-                    # What isn't derived is fused anyway.
+                    # A sum that isn't derived is fused by "expression-fusion" anyway.
                     constant = map(linear.is_constant, terms_of(inner.body))
                     if inner in view.derived and any(constant):
                         if merging.merge(scope, read, inner):
@@ -284,7 +295,7 @@ def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _opened(view: View, scope: Scope) -> Path | None:
-    """A product of reads of sums with two or more of the sums in their place, such as a square."""
+    """A product of reads with up to two sums inlined for their reads, such as a square."""
     opened: Path | None = Path(scope) if conditions.is_product(scope) else None
     for _ in range(2):
         step = _open_one(view, opened.scope) if opened else None
@@ -316,7 +327,7 @@ def derived_constants(view: View, row: Sequence[Any]) -> Iterable[Path]:
 def _with_numbers(view: View, scope: Scope) -> Iterable[Path]:
     known = without_constants(view, scope)
     if known is None and any(read.tensor.constant for read in reads(scope.body)):
-        raise Later  # a constant that is put together may turn out to be one number
+        raise Later  # a constant that is computed may still turn out to be one number
     return some(known)
 
 
@@ -365,8 +376,10 @@ def extremum(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def restrict(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """A sum with weights of a softmax under a mask, over the places that the mask lets through. It
-    needn't be flat: when the mask is known the weights may have been written out already."""
+    """A sum with weights of a masked softmax, over the positions that the mask shows.
+
+    The scope needn't be flat: the weights may have been inlined before the mask's values are known.
+    """
     scope = underived(view, row)
     if not conditions.is_product(scope):
         raise Later
@@ -384,7 +397,7 @@ def restrict(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def reach(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """A map without a guard against a maximum of -inf under a mask that hides no row."""
+    """A map without its guard against a maximum of -inf, if the mask hides no row completely."""
     scope = underived(view, row)
     for guard in composites(scope.body):
         asked = guarded(guard)
@@ -399,7 +412,7 @@ def reach(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _masks(view: View, scope: Scope) -> Iterator[Mask]:
-    """The masks of a scope, its reads of constants whose values are known."""
+    """The masks of a scope: its reads of constants whose values are known."""
     for read in dict.fromkeys(reads(scope.body)):
         for holds in view.scopes(_class(read)) if read.tensor.constant else ():
             yield from masks.masks_of(scope, read, holds)
@@ -422,9 +435,12 @@ def part(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _is_beside_a_part(view: View, scope: Scope, read: Read) -> bool:
-    """Whether a map reads an input beside a part of what is computed: ``x[0, j] + tanh(y[0, j])``,
-    of which the second was taken as a part. What is given to a segment is an input of it; taken as
-    a part, too, the segment before need compute no more of it."""
+    """Whether a map reads an input beside a part of a computed tensor.
+
+    In ``x[0, j] + tanh(y[0, j])`` only row 0 of ``tanh(y)`` is computed. ``x`` may be computed by
+    another segment of the program: if it is read as a part too, that segment need only compute row
+    0 of it.
+    """
     assert isinstance(read.tensor, ClassRef)
     if conditions.is_product(scope) or not any(
         isinstance(member, Input) for member in view.members(read.tensor)
@@ -440,7 +456,7 @@ def _is_beside_a_part(view: View, scope: Scope, read: Read) -> bool:
 
 
 def _is_computed(view: View, scope: Scope, read: Read) -> bool:
-    """Whether what is read is computed, and not by what fusion would put in its place."""
+    """Whether the tensor of ``read`` is computed, and not by a map that fusion would inline."""
     assert isinstance(read.tensor, ClassRef)
     if any(isinstance(member, Input | Weight) for member in view.members(read.tensor)):
         return False

@@ -1,7 +1,7 @@
-"""Converging derivation: which of EinNet's derivations are worth a step (EinNet §6.1).
+"""Converging derivation: which of EinNet's derivations are taken from a scope (EinNet §6.1).
 
-Each function asks a law of ``derivation.py``, ``substitution.py`` or ``windows.py`` about a scope,
-or doesn't, because another derivation brings the scope nearer to an operator.
+Each function answers requests by a derivation of ``derivation.py``, ``substitution.py`` or
+``windows.py``, but only if no other derivation brings the scope closer to an operator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, iterators, reads
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
-# Off, every derivation is taken wherever it applies: what the guidance saves is measured so.
+# If False, every derivation is taken wherever it applies; used to measure what the guidance saves.
 GUIDED: Final = ContextVar("guided", default=True)
 
 
@@ -33,10 +33,10 @@ def sum_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
         return list(derivation.sum_split(scope))
     mixed = [read for read in reads(scope.body) if _mixes(read, iterators(read))]
     if len(mixed) != 1 or _mixes_traversal(scope) or substitution.is_rearranged(scope):
-        # What a split has made is substituted, what a substitution has rearranged is matched.
+        # The scope comes from a split or a substitution: it is to be substituted or matched.
         return []
     splits = list(derivation.sum_split(scope))
-    # Converging derivation [EinNet §6.1]: only what is a product of matrices after substitution.
+    # Converging derivation [EinNet §6.1]: only splits that substitution makes matrix products.
     return [split for split in splits if derivation.distance(split.scope) == 0]
 
 
@@ -57,11 +57,17 @@ def _mixes_traversal(scope: Scope) -> bool:
 
 
 def _pair(view: View, row: Sequence[Any], *, first: bool = False) -> Scope:
-    """The request's scope if it is a product of two reads, neither of which can be inlined.
+    """The request's scope, a sum of products of two factors that can't be inlined.
 
-    What always brings a scope nearer to an operator comes ``first``, so that other derivations
-    start from what it gives: axes in canonical order where that is asked for, iterators split that
-    occur by quotient and remainder only, and the strictest boundaries [EinNet §4.1, §6.1].
+    Three derivations always bring a scope closer to an operator, and others wait for their results:
+    axes in canonical order, iterators split that occur only by quotient and remainder, and the
+    strictest boundaries [EinNet §4.1, §6.1].
+
+    Args:
+        first: the request is for one of these, and needn't wait for the last two.
+
+    Raises:
+        Later: the scope isn't such a sum, or a derivation that comes first applies to it.
     """
     scope = settled(view, row)
     if scope is None or not conditions.is_product(scope) or contraction.fold_constants(scope):
@@ -84,7 +90,10 @@ def _has_first(scope: Scope) -> bool:
 
 
 def _is_reordered(view: View, ref: ClassRef, scope: Scope) -> bool:
-    """The scope's class is a view of one whose axes are in canonical order: derive from that."""
+    """Whether the scope's e-class is a view of one with its axes in canonical order.
+
+    Derivations then start from that e-class.
+    """
     reordered = any(
         inner in view.derived
         and merging.is_permutation(inner)
@@ -104,8 +113,10 @@ def variable_substitution(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def boundary_tighten(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """Of any product, not of pairs alone, and of what is read by another reduction: what is smaller
-    is better whatever comes next."""
+    """Tighten the boundaries of any product, and of a read in another reduction.
+
+    A smaller scope is better for every derivation that follows, so this isn't limited to pairs.
+    """
     scope = settled(view, row)
     if scope is None or conditions.neutral_outside(scope) is None:
         raise Later
@@ -126,11 +137,12 @@ def iterator_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def operand_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """Maps, and reductions of one operand, take the rearrangement of what they read on; in a
-    product it cancels or stays, since a product is split as its own indices ask for.
+    """Move the rearrangement of an operand's axes behind the scope, or cancel it.
 
-    Only where all that is computed is read by quotient and remainder, and in one order of axes:
-    else one rearrangement would come in the place of another.
+    Maps and reductions of one operand pass the rearrangement on: it becomes a view of their result.
+    In a product it is only cancelled, because products are split as their own indices require. It
+    is passed on only if the scope reads all computed operands in one order of axes; otherwise one
+    rearrangement would just replace another.
     """
     scope = settled(view, row)
     if scope is None:
@@ -171,7 +183,7 @@ def _carried(view: View, scope: Scope) -> list[Path]:
 
 
 def _in_order(scope: Scope, views: Mapping[Read, Scope], read: Read) -> bool:
-    """The split scope reads this operand at its own iterators, in the order of its axes."""
+    """Whether the split scope reads this operand at plain iterators, in the order of its axes."""
     split = substitution.operand_split(scope, views) if views else None
     if split is None:
         return False
@@ -185,7 +197,7 @@ def _in_order(scope: Scope, views: Mapping[Read, Scope], read: Read) -> bool:
 
 
 def _rearranged(view: View, read: Read) -> list[Scope]:
-    """What is read as views of what a derivation made."""
+    """The derived views in the e-class that ``read`` reads."""
     assert isinstance(read.tensor, ClassRef)
     found = [
         inner
@@ -205,11 +217,11 @@ def _is_leaf(view: View, tensor: Tensor) -> bool:
 def matching(
     match: Callable[[Scope], Tensor | None], *, banded: bool = False, phased: bool = False
 ) -> Law:
-    """The law of matching one operator.
+    """Return the law that matches one operator.
 
     Args:
-        banded: its traversal is mixed in an index.
-        phased: its output is read by quotient and remainder.
+        banded: an index of the operator adds iterators of the traversal.
+        phased: the operator's indices take quotients and remainders of the traversal.
     """
 
     def law(view: View, row: Sequence[Any]) -> Iterable[Steps]:

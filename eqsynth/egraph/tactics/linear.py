@@ -1,8 +1,13 @@
-"""Sums pulled apart, and what doesn't depend on an iterator computed once.
+"""Sums taken apart, and parts that don't depend on an iterator computed once.
 
-Laws of one scope: a sum of terms reduced term by term, factors that broadcast closed into scopes
-of their own, iterators that are used through one ``//`` or ``%`` only, powers and products of sums
-multiplied out. What multiplies and factors products is ``contraction.py``.
+    term_split     sum_y (f + g)       ->  {sum_y f} + {sum_y g}
+    like_terms     2*f + 3*f           ->  5*f
+    fold_terms     f + c(j) + d(j)     ->  f + {L_j c + d}[j]         c, d constant
+    quotient       L_h f(h // 2)       ->  L_h {L_u f(u)}[h // 2]
+    invariants     f(i, j) * g(i)      ->  {L f}[i, j] * {L_i g}[i]   g a function
+    multiply_out   sum_y (f - g)^2     ->  sum_y (f^2 - 2*f*g + g^2)
+
+Not here: factoring and distributing products (``contraction.py``).
 """
 
 from __future__ import annotations
@@ -77,7 +82,7 @@ def like_terms(scope: Scope) -> Path | None:
 def fold_terms(scope: Scope) -> Path | None:
     """``L_{i,j} f + c(j) + d(j) = L_{i,j} f + {L_j c + d}[j]``, c and d constant: computed once.
 
-    Constants over iterators of one of them only, so that what is kept is no larger.
+    All iterators of the folded terms occur in one of them, so the folded tensor is no larger.
     """
     terms = terms_of(scope.body)
     constants = [t for t in terms if is_constant(t)]
@@ -90,15 +95,15 @@ def fold_terms(scope: Scope) -> Path | None:
 
 
 def is_constant(term: Scalar) -> bool:
-    """Computed from weights alone, and not a mere number."""
+    """Whether a term reads tensors, and only constant ones."""
     found = [leaf for leaf in leaves(term) if isinstance(leaf, Read)]
     return bool(found) and all(leaf.tensor.constant for leaf in found)
 
 
 def quotient(scope: Scope) -> Path | None:
-    """``L_h f(h // 2) = L_h {L_u f(u)}[h // 2]``: what repeats is computed once.
+    """``L_h f(h // 2) = L_h {L_u f(u)}[h // 2]``: repeated elements are computed once.
 
-    For traversal iterators that the body uses through one and the same ``//`` or ``%`` only, which
+    It applies to traversal iterators that occur in the body only under one ``//`` or ``%``, which
     takes fewer values than the iterator.
     """
     images: dict[Atom, Index] = {}
@@ -135,7 +140,7 @@ def quotient(scope: Scope) -> Path | None:
 
 
 def _only_atom(body: Scalar, it: It) -> Atom | None:
-    """The one ``//`` or ``%`` through which the body uses an iterator, and no other with it."""
+    """The one ``//`` or ``%`` under which ``it`` occurs in the body, without other iterators."""
     found: set[Atom | None] = set()
     for leaf in leaves(body):
         indices: Sequence[Index] = ()
@@ -155,8 +160,8 @@ def _only_atom(body: Scalar, it: It) -> Atom | None:
 def invariants(scope: Scope) -> Path | None:
     """``L_{i,j} f(i, j) * g(i) = L_{i,j} {L f}[i, j] * {L_i g(i)}[i]``, g a function.
 
-    ``f / g`` is ``f * (1 / g)`` where g is a number or broadcasts. What is left is a product of
-    reads: a contraction that reads it can take g out of its sum.
+    ``f / g`` becomes ``f * (1 / g)`` if g is a number or broadcasts. The result is a product of
+    reads, so a contraction that reads it can take g out of its sum.
     """
     if not is_float(scope.dtype) or scope.reducer != "sum":
         return None
@@ -198,7 +203,7 @@ def _closed(part: Scalar) -> Read:
 
 
 def _is_floating(part: Scalar) -> bool:
-    """A function of floats: integers would change their dtype on the way."""
+    """Whether a term has a float dtype and reads that dtype only: integers would change theirs."""
     dtype = dtype_of(part)
     return (
         dtype is not None
@@ -208,7 +213,7 @@ def _is_floating(part: Scalar) -> bool:
 
 
 def _broadcasts(part: Scalar, everything: set[It]) -> bool:
-    """The same for all values of some iterator of the body, and no constant."""
+    """Whether ``part`` lacks an iterator of the body, and reads a tensor that isn't constant."""
     used = {it for it in iterators(part) if it.extent > 1}
     reads = [leaf for leaf in leaves(part) if isinstance(leaf, Read)]
     return used < everything and any(not read.tensor.constant for read in reads)
@@ -217,7 +222,7 @@ def _broadcasts(part: Scalar, everything: set[It]) -> bool:
 def multiply_out(scope: Scope) -> Path | None:
     """``sum_y (f - g)^2 = sum_y (f^2 - 2 f g + g^2)``: products of sums as sums of products.
 
-    Exact over the reals; where f and g are near each other their digits are lost.
+    Exact over the reals; in floats digits are lost if f and g are close to each other.
     """
     terms = _expanded(scope.body) if scope.reducer == "sum" and scope.reduction else None
     if terms is None or not is_float(scope.dtype) or not 2 <= len(terms) <= MAX_TERMS:
@@ -227,7 +232,7 @@ def multiply_out(scope: Scope) -> Path | None:
 
 
 def _expanded(body: Scalar) -> list[Scalar] | None:
-    """The terms of a polynomial in reads; None if it is none, or one of too many terms."""
+    """The terms of a body that is a polynomial in reads; None if it isn't or has too many."""
     match body:
         case Read() | Num():
             return [body]
@@ -253,7 +258,7 @@ def _expanded(body: Scalar) -> list[Scalar] | None:
 
 
 def _collected(terms: Sequence[Scalar]) -> list[Scalar]:
-    """Equal terms as one with a number: ``f g + g f = 2 f g``."""
+    """Collect equal terms: ``f g + g f`` becomes ``2 f g``."""
     numbers: dict[tuple[bytes, ...], float] = {}
     rest: dict[tuple[bytes, ...], list[Scalar]] = {}
     for term in terms:
@@ -264,4 +269,3 @@ def _collected(terms: Sequence[Scalar]) -> list[Scalar]:
         numbers[key] = numbers.get(key, 0.0) + number
         rest[key] = others
     return [product([Num(numbers[key]), *others]) for key, others in rest.items() if numbers[key]]
-
