@@ -1,17 +1,17 @@
-"""Correlation by tiles: a bilinear algorithm in the place of the products of a window.
+"""Correlation by tiles: a bilinear algorithm (Toom-Cook, Winograd) for the products of a window.
 
     L_y sum_k d[y + k] * w[k]
       =  L_y sum_p A[y % m, p] * {L_{t,p} v * u}[y // m, p]
          v = {L_{t,p} sum_u B[p, u] * d[m*t + u]},  u = {L_p sum_k G[p, k] * w[k]}
 
-along any number of axes at once, and with dilation s: ``y = s*(m*t + j) + phase``. All that the
-scope sums over besides (channels) is summed in the middle, where it is a batched product of
-matrices. The tiles at the end reach beyond the last y and may read beyond the data, which gives the
-fill there as everywhere: the elements that this makes are never read. Written out, the matrices of
-an axis sum up to [u = y % m + k] (``calculus/pick.py``), and what is left is the scope.
+along any number of axes at once, and with dilation s: ``y = s*(m*t + j) + phase``. Other reduction
+iterators (channels) are summed in the middle, as a batched matrix product. The last tiles may reach
+beyond the last y and read the fill beyond the data; the elements computed so are never read. The
+proof: written out, the matrices of an axis sum to [u = y % m + k] (``calculus/pick.py``), which
+leaves the original scope.
 
-Asked of a flat product of something computed and a constant filter, since filters are transformed
-once then. Not here: the algorithms (``toom_cook.py``).
+It is proposed for flat products of a computed tensor and a constant filter, because a constant
+filter is transformed only once. Not here: the algorithms (``toom_cook.py``).
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from eqsynth.ir.types import is_float
 from eqsynth.ir.work import flops
 
 SAVED: Final = 1 / 3
-"""Of the operations at least this part is saved. The bound tells apart what pays: additions before
-and after the products are linear in the channels, and the products are quadratic. (3 by 3 taps and
-as many channels in as out: from 13 channels on with tiles of 2 by 2, from 9 on with 4 by 4.)"""
+"""The least part of the operations that an answer has to save. The additions of the transforms are
+linear in the number of channels, the products are quadratic, so the algorithms pay from some number
+of channels on. (3x3 taps, as many channels in as out: from 13 with 2x2 tiles, from 9 with 4x4.)"""
 
 
 GROWN: Final = 3.5
-"""Algorithms that make roundings grow to at most this many times (``toom_cook.growth``, the product
-over the axes) are `real`, the others `cancels`. The check of programs decides: on none of its kinds
-of data it refuses F(2, 3) by F(4, 3), which has 3.4; it refuses F(4, 3) by F(4, 3), which has 7.1,
-on two of eight tensors of mixed scales (16 channels), and F(6, 3) by F(6, 3), 46, on random
+"""Algorithms whose growth of rounding errors (``toom_cook.growth``, multiplied over the axes) is at
+most this have numerics `real`, the others `cancels`. The limit follows from the check of programs.
+It never refuses F(2, 3) by F(4, 3), with growth 3.4. It refuses F(4, 3) by F(4, 3), with 7.1, on
+two of eight tensors of mixed scales (16 channels), and F(6, 3) by F(6, 3), with 46, on random
 data."""
 
 MANY: Final = 16
-"""Terms of the sum in the middle from which a `real` answer is given. An element that is small is
-computed from tiles with elements that are large; where many channels are added up that isn't so.
-(Of 3.4 times, mixed scales: with 10 channels the check refuses two of eight, with 12 and more none
-of 52.)"""
+"""The least number of terms of the sum in the middle for a `real` answer. With few channels a
+small element may be computed from tiles whose elements are large, so that its error is relatively large.
+(Growth 3.4, mixed scales: with 10 channels the check refuses two of eight programs, with 12 and
+more none of 52.)"""
 
 
 def by_tiles(loses: bool) -> Law:
-    """The law for the algorithms by which roundings grow to more than `GROWN` times, or to no more.
+    """Return the law for algorithms whose growth is above ``GROWN`` (``loses``), or not above it.
 
-    Of the former an answer for each number of outputs a tile, the same along each axis. Of the
-    latter one, with the numbers along the axes that leave least to do.
+    The law that loses digits answers once for each number of outputs a tile, the same along each
+    axis. The other law answers once, with the numbers of outputs that leave the fewest operations.
     """
 
     def law(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -89,9 +89,12 @@ def _work(tiled: Path) -> int:
 
 @remembered(maxsize=1 << 14)
 def tiled_windows(scope: Scope, outputs: tuple[int, int], loses: bool) -> Path | None:
-    """The scope by tiles of so many outputs along its first axis with a window and its second; None
-    where that isn't less work, or where roundings grow otherwise. An axis for whose taps there is
-    no algorithm with so many outputs is summed as it is."""
+    """The scope by tiles of ``outputs`` along its first and its second axis with a window.
+
+    None if that doesn't save enough operations, or if the growth of rounding errors isn't on the
+    side of ``GROWN`` that ``loses`` asks for. An axis without an algorithm for its taps and that
+    number of outputs is summed directly.
+    """
     factors = factors_of(scope.body)
     reads = [factor for factor in factors if isinstance(factor, Read)]
     if not is_product(scope) or len(reads) != 2 or len(factors) != 2:
@@ -110,11 +113,8 @@ def tiled_windows(scope: Scope, outputs: tuple[int, int], loses: bool) -> Path |
     return tiled if tiled is not None and _work(tiled) <= (1 - SAVED) * flops(scope) else None
 
 
-def _windows(
-    scope: Scope, data: Read, filters: Read, outputs: tuple[int, int]
-) -> Iterable[Window]:
-    """Positions and taps that share an index, of sizes for which there is an algorithm; two at
-    most."""
+def _windows(scope: Scope, data: Read, filters: Read, outputs: tuple[int, int]) -> Iterable[Window]:
+    """At most two windows: a position and a tap that share an index, with an algorithm for them."""
     positions = set(traversal_iterators(scope)) - iterators(filters)
     taps = set(reduction_iterators(scope)) & iterators(filters)
     sizes_left = list(outputs)
@@ -144,8 +144,8 @@ class _Axis:
     """A window with its new iterators, in slots after the scope's own.
 
     Attributes:
-        at: the position of the index in the read.
-        rest: the index without position and tap.
+        at: the number of the index in the read of the data.
+        rest: the index without its terms of position and tap.
     """
 
     window: Window
@@ -159,20 +159,22 @@ class _Axis:
 
     @property
     def places(self) -> tuple[It, ...]:
-        """What a position is by: its phase, if the window is dilated, and its tile."""
+        """The iterators that replace the position: the tile, and the phase of a dilated window."""
         return (self.phase, self.tile) if self.dilation > 1 else (self.tile,)
 
     @property
     def position(self) -> Index:
-        """Of the data that a tile's input reads."""
+        """The index at which an input of a tile reads the data."""
         outputs = self.window.algorithm.outputs
         place = bare(self.tile) * outputs + bare(self.input)
         return place * self.dilation + bare(self.phase) + self.rest
 
 
 def by_windows(scope: Scope, windows: Sequence[Window]) -> Path | None:
-    """The scope by tiles along the windows, each along another index of one read; None where that
-    isn't known to be the scope."""
+    """The scope by tiles along ``windows``, each of which slides along another index of one read.
+
+    None if it can't be proved equal to the scope.
+    """
     factors = factors_of(scope.body)
     sliding = [f for f in factors if {w.out for w in windows} & iterators(f)]
     dtypes = {f.tensor.dtype for f in factors if isinstance(f, Read)} | {scope.dtype}
@@ -191,7 +193,7 @@ def by_windows(scope: Scope, windows: Sequence[Window]) -> Path | None:
 
 
 def _picks(opened: Scope) -> Iterable[Pick]:
-    """What the matrices of each axis pick, A[y % m, p], G[p, k] and B[p, u]: u = y % m + k."""
+    """The steps that remove A[y % m, p], G[p, k] and B[p, u]: they pick u = y % m + k."""
     while found := _first_pick(opened):
         yield found
         opened = pick(opened, found)
@@ -252,7 +254,7 @@ def _by_tiles(scope: Scope, data: Read, axes: Sequence[_Axis]) -> Scope:
     index = list(data.index)
     for axis in axes:
         index[axis.at] = axis.position
-    # What is never outside has any fill, and the tiles at the end may go outside.
+    # The last tiles may read outside even if the scope doesn't; then any finite fill is right.
     moved = Read(data.tensor, tuple(index), 0.0 if data.in_range() else data.fill)
     dtype = scope.dtype
     entries = [_entry(a.window.algorithm.data, bare(a.product), a.input, dtype) for a in axes]
@@ -281,7 +283,7 @@ def _by_tiles(scope: Scope, data: Read, axes: Sequence[_Axis]) -> Scope:
 
 
 def _transform(factors: Sequence[Scalar], kept: Sequence[It], reduced: Sequence[It]) -> Read:
-    """A read of the sum of a product over some iterators."""
+    """A read of the product of ``factors`` summed over ``reduced``, at the iterators ``kept``."""
     return Read(scope_over(kept, reduced, product(factors)), tuple(map(bare, kept)))
 
 

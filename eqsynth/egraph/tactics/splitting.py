@@ -1,8 +1,10 @@
-"""Expression splitting and merging: a computation in parts, each over a box of its own.
+"""Expression splitting and merging (papers: EinNet §4.2), on one scope.
 
-Each function is one law (papers: EinNet §4.2) on one scope. What is read is a sum whose terms are
-zero outside of their boxes, as the pieces of a concatenation are; or a sum of computations that are
-one computation at several taps.
+    expression_split   sum_y a * {b + c}[p]            ->  {sum_y a * b[p]} + {sum_y a * c[p]}
+    tap_merge          {sum_y f(0, y)} + {sum_y f(1, y)}  ->  sum_{t,y} f(t, y)
+
+Splitting is for sums whose terms are zero outside of a box, such as the pieces of a concatenation:
+each part is computed on its own box. Merging is for sums of one computation at several taps.
 """
 
 from __future__ import annotations
@@ -37,20 +39,20 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Scope, Tensor, topological
 
-# More terms than this are left as they are: each is a computation of its own.
+# Sums of more terms than this aren't split or merged: each term is a computation of its own.
 MAX_TERMS = 6
-# Orders of reductions that are tried to find one computation in another.
+# Scopes with more reduction iterators than this aren't compared: all orders of these are tried.
 MAX_REDUCED = 4
 
 Piece = Callable[[Read], Scalar | None]
 
 
 def read_terms(read: Read, inner: Scope) -> list[Scalar]:
-    """The terms of which ``read`` reads the sum, if ``inner`` is a sum of products and each of them
-    is zero where ``inner`` ends.
+    """The terms of ``inner`` at the index of ``read``, which reads ``inner``; none if not valid.
 
-    An index that is a number is put in first: at one place of a stack the other pieces are zero,
-    though they may lie beyond its ends.
+    They are valid if ``inner`` is a sum of products, each of which is zero outside of ``inner``
+    along every axis on which ``read`` goes outside. Constant indices are substituted first: at one
+    place of a stack the other pieces are zero and are dropped, even if they aren't zero outside.
     """
     terms = terms_of(inner.body)
     outside = [
@@ -77,7 +79,7 @@ def read_terms(read: Read, inner: Scope) -> list[Scalar]:
 
 
 def piece(read: Read, inner: Scope) -> Scalar | None:
-    """``{b + c}[p] = b[p]`` where c is 0 at every p: the one piece that is read."""
+    """``{b + c}[p] = b[p]`` where c is 0 at every p: return the one piece that is read."""
     moved = read_terms(read, inner)
     kept = [term for term in moved if not any(map(_is_outside, factors_of(term)))]
     return kept[0] if len(kept) == 1 else None
@@ -97,9 +99,10 @@ def _is_outside(factor: Scalar) -> bool:
 def expression_split(scope: Scope, read: Read, inner: Scope, piece_of: Piece) -> Scope | None:
     """``L_x sum_y a * {b + c}[p] = L_x {L_x' sum_y a * b[p]}[x] + {L_x'' sum_y a * c[p]}[x]``.
 
-    Each part is computed on the smallest box outside of which it is zero. Other factors that are
-    read in one piece there are that piece, as ``piece_of`` says. Where the parts aren't smaller, a
-    constant isn't split, since it is computed once, nor is a difference, which would lose digits.
+    Each part is computed on the smallest box outside of which it is zero. Another factor of which
+    only one piece is read in that box is replaced by the piece (``piece_of``). If the parts aren't
+    smaller than the whole, constants aren't split, since they are computed once, nor are
+    differences, since digits would be lost.
     """
     factors = list(factors_of(scope.body))
     if not is_product(scope) or not scope.reduction or read not in factors:
@@ -122,7 +125,7 @@ def expression_split(scope: Scope, read: Read, inner: Scope, piece_of: Piece) ->
 
 
 def points(split: Scope) -> int:
-    """How many points the parts of a split have, all together."""
+    """The number of points of all parts of a split together."""
     parts = [t for t in topological([split]) if isinstance(t, Scope) and t != split]
     return sum(math.prod(part.extents) for part in parts)
 
@@ -149,9 +152,7 @@ def _part(scope: Scope, body: Scalar, piece_of: Piece) -> Read | None:
             start = bounds[it.slot][0]
             bounds[it.slot] = start + low, start + high
         body = substitute(body, lambda it, by=tight: _narrowed(it, by))  # type: ignore[misc]
-        found = [
-            (piece_of(f) if isinstance(f, Read) else None) or f for f in factors_of(body)
-        ]
+        found = [(piece_of(f) if isinstance(f, Read) else None) or f for f in factors_of(body)]
         if found == list(factors_of(body)) and not tight:
             break
         body = product(found)
@@ -185,8 +186,11 @@ def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Path | 
     """``{sum_y f(0, y)}[x] + {sum_y f(1, y)}[x] + .. = sum_{t,y} f(t, y)``: taps of one sum, or
     ``{sum_{k<3} f(k)}[x] + {sum_{k<4} f(k + 3)}[x] = sum_{k<7} f(k)``: parts of one.
 
-    ``flats`` gives the flat scopes of what a read reads. The terms are all there are, and differ in
-    the constants of their indices only, each by as much from tap to tap.
+    All terms of the sum are merged. They may differ only in the constants of their indices, which
+    change by the same amounts from tap to tap.
+
+    Args:
+        flats: the flat scopes of the e-class that a read reads.
     """
     terms = terms_of(scope.body)
     if scope.reduction or not 2 <= len(terms) <= MAX_TERMS:
@@ -221,8 +225,14 @@ def tap_merge(scope: Scope, flats: Callable[[Read], Sequence[Scope]]) -> Path | 
 
 @dataclass(frozen=True)
 class _Tap:
-    """A term of a sum: what it reads is which scope, which it is then, what that reads, and over
-    how many values of the iterator along which parts are joined."""
+    """A term of a sum, as a scope.
+
+    Attributes:
+        meanings: the tensor that the term reads, with the scope that was inlined for it, if any.
+        scope: the term with that scope inlined.
+        reads: the reads of ``scope``.
+        extent: the number of values of the iterator along which parts are joined.
+    """
 
     meanings: tuple[tuple[Tensor, Scope], ...]
     scope: Scope
@@ -235,8 +245,11 @@ def _reads(scope: Scope) -> list[Read]:
 
 
 def _alike(first: Scope, taps: Sequence[_Tap], along: It | None) -> Iterator[_Tap]:
-    """Other taps with their reads in the first one's order: equal but for constants of indices, and
-    for the extent of the iterator ``along``, of which one value may be all."""
+    """The taps that are equal to ``first`` up to the constants of indices.
+
+    Their reads are put in the order of those of ``first``. The extent of the iterator ``along`` may
+    differ too; a tap with one value of it may lack the iterator.
+    """
     mine = _reads(first)
     numbers = [f for f in factors_of(first.body) if not isinstance(f, Read)]
     tensors = [read.tensor for read in mine]
@@ -267,7 +280,7 @@ def _alike(first: Scope, taps: Sequence[_Tap], along: It | None) -> Iterator[_Ta
 
 
 def _without(read: Read, it: It | None) -> Read:
-    """The read at value 0 of an iterator."""
+    """Return the read with ``it`` set to 0; the read itself if ``it`` is None."""
     if it is None:
         return read
     return replace(read, index=tuple(i - bare(it) * i.coefficient(it.slot) for i in read.index))
@@ -286,7 +299,7 @@ def _differs_in_constants(a: Read, b: Read) -> bool:
 
 
 _Joined = tuple[Scope, tuple[It, tuple[int, ...]]]
-"""A sum, and where which of its iterators is cut into the parts that it was joined of."""
+"""A merged sum, one of its iterators, and the values of it at which the merged parts begin."""
 
 
 def _constants(tap: _Tap) -> tuple[int, ...]:
@@ -294,7 +307,7 @@ def _constants(tap: _Tap) -> tuple[int, ...]:
 
 
 def _taps(taps: Sequence[_Tap]) -> _Joined | None:
-    """The sum over the taps, if the constants of the indices go up by equal steps."""
+    """The sum over the taps, if the constants of the indices grow by equal steps."""
     constants = sorted(map(_constants, taps))
     steps = {
         tuple(b - a for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(constants)
@@ -316,7 +329,7 @@ def _taps(taps: Sequence[_Tap]) -> _Joined | None:
 
 
 def _parts(taps: Sequence[_Tap], along: It) -> _Joined | None:
-    """The sum over an iterator whose values the taps share among them, in this or another order."""
+    """The sum over an iterator whose values are divided among the taps, in any order."""
     first = taps[0]
     taps = [replace(first, extent=along.extent), *taps[1:]]
     steps = [i.coefficient(along.slot) for read in first.reads for i in read.index]
