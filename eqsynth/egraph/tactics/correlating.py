@@ -55,8 +55,8 @@ data."""
 
 MANY: Final = 16
 """The least number of terms of the sum in the middle for a `real` answer. With few channels a
-small element may be computed from tiles whose elements are large, so that its error is relatively large.
-(Growth 3.4, mixed scales: with 10 channels the check refuses two of eight programs, with 12 and
+small element may be computed from tiles with large elements, whose rounding errors are large beside
+it. (Growth 3.4, mixed scales: with 10 channels the check refuses two of eight tensors, with 12 and
 more none of 52.)"""
 
 
