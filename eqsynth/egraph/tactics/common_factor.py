@@ -1,8 +1,8 @@
 """The common factor of a sum of contractions: ``sum_k a b + sum_k a c = sum_k a (b + c)``.
 
-The factor may be read at other places of a window: then the smaller window is a part of the
-larger one, zero elsewhere. So a 3x3 and a 1x1 convolution of one image, and the image itself, are
-one 3x3 convolution, whose weight is computed once.
+The factor may be read through windows of different sizes: the smaller window is then extended with
+zeros to the larger one. So a 3x3 and a 1x1 convolution of one image, and the image itself, are one
+3x3 convolution, whose weight is computed once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
-# Slots from here on are out of the way of every scope's own.
+# Slots from here on are used by no scope, so moved iterators can't clash with its own.
 _APART = 1000
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A product over the iterators of the scope around and reduction iterators of its own, and
-    which scope what it was read from is."""
+    """A term of the sum as a product of factors.
+
+    Attributes:
+        factors: over the iterators of the surrounding scope and the iterators ``reduced``.
+        reduced: the reduction iterators of the product itself.
+        meaning: the tensor that the term reads, with the scope that was inlined for it, if any.
+    """
 
     factors: tuple[Scalar, ...]
     reduced: frozenset[It]
@@ -49,8 +54,13 @@ class _Placed:
 
 @dataclass(frozen=True)
 class _Match:
-    """How a read becomes another: images of its own reduction iterators, and which iterators of
-    the other one take one value only (a window of which one place is read)."""
+    """How a read ``b`` is made equal to a read ``a`` of the same tensor.
+
+    Attributes:
+        image: the index that replaces each reduction iterator of ``b``.
+        fixed: iterators of ``a`` that take one value only: ``b`` reads one place of a's window.
+        narrowed: iterators of ``b`` whose window is smaller than that of ``a``.
+    """
 
     image: Callable[[It], Index]
     fixed: tuple[tuple[It, Index], ...]
@@ -64,10 +74,12 @@ def common_factor(
 ) -> Iterator[Same]:
     """``{sum_k a b}[x] + {sum_k a c}[x] = sum_k a * (b + c)``, from a sum of reads.
 
-    ``flats`` gives the flat scopes of what a read reads, ``is_factor`` says what may be put
-    outside. All terms that share a factor are joined at once: pairs would give every subset of
-    them. Where the windows differ, b and c must be constant: a larger window of data would be more
-    work.
+    All terms that share a factor are joined at once; joining pairs would give every subset of them.
+    If the windows differ, b and c have to be constant: a larger window of data would be more work.
+
+    Args:
+        flats: the flat scopes of the e-class that a read reads.
+        is_factor: whether a read may be the common factor.
     """
     terms = terms_of(scope.body)
     if scope.reduction or len(terms) < 2:
@@ -84,7 +96,7 @@ def common_factor(
                     for j in range(len(terms))
                     if j != i and (part := _first_part(scope, p, a, placed[j]))
                 }
-                # Each group once: from its first term, or from the one with the largest window.
+                # Each group is joined once: from its first term, or from one with a larger window.
                 if not found or not (i < min(found) or any(part.larger for part in found.values())):
                     continue
                 joined = _join(scope, p, a, [part.rest for part in found.values()])
@@ -98,11 +110,11 @@ def common_factor(
 
 
 def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterator[_Placed]:
-    """A term ``number * read`` that is in range: the flat scopes of what it reads, and itself."""
+    """A term ``number * read`` that is in range: by each flat scope, and as it is."""
     factors = factors_of(term)
     numbers = [f for f in factors if isinstance(f, Num)]
     others = [f for f in factors if not isinstance(f, Num)]
-    # One read, and once: a square of it may be the same object twice.
+    # The factors are compared by identity, so a read must not occur twice (a square).
     if len(others) != 1 or not isinstance(others[0], Read) or not others[0].in_range():
         return
     read = others[0]
@@ -124,8 +136,13 @@ def _in_place(term: Scalar, flats: Callable[[Read], Sequence[Scope]]) -> Iterato
 
 @dataclass(frozen=True)
 class _Part:
-    """What multiplies the common factor in another term; ``larger`` if that term's window isn't
-    the factor's whole window."""
+    """Another term that has the common factor.
+
+    Attributes:
+        rest: the product of its other factors.
+        larger: whether the factor's window is larger than that of this term.
+        meaning: as in :class:`_Placed`.
+    """
 
     rest: Scalar
     larger: bool
@@ -133,13 +150,16 @@ class _Part:
 
 
 def _outside(scope: Scope, p: _Placed, a: Read) -> tuple[set[It], set[It]]:
-    """(reductions of p that ``a`` shares, these and the traversal)"""
+    """The reduction iterators of p that ``a`` uses; and these together with the traversal."""
     shared = {it for it in iterators(a) if it in p.reduced}
     return shared, shared | set(traversal_iterators(scope))
 
 
 def _first_part(scope: Scope, p: _Placed, a: Read, placed: Sequence[_Placed]) -> _Part | None:
-    """What multiplies ``a``, a factor of p, in a term given by its flat forms."""
+    """The product that multiplies ``a``, a factor of p, in another term; None if it lacks ``a``.
+
+    ``placed`` are the forms of that term.
+    """
     for q in placed:
         for b in q.factors:
             if isinstance(b, Read) and b.tensor == a.tensor and b.fill == a.fill:
@@ -169,7 +189,7 @@ def _part(scope: Scope, p: _Placed, a: Read, q: _Placed, b: Read) -> _Part | Non
 
 
 def _join(scope: Scope, p: _Placed, a: Read, rests: Sequence[Scalar]) -> Scope | None:
-    """``a`` times the sum of what multiplies it in p and elsewhere."""
+    """The scope of ``a`` times the sum of its rest in p and of ``rests``, those of other terms."""
     shared, outside = _outside(scope, p, a)
     parts = [_rest(p.factors, a, outside), *rests]
     inner = closed(total(parts), set[It]().union(*map(iterators, parts)))
@@ -189,7 +209,7 @@ def _constant(scalar: Scalar) -> bool:
 
 
 def _rest(factors: Sequence[Scalar], a: Scalar, outside: set[It]) -> Scalar:
-    """What multiplies ``a``, with its own reductions carried out inside."""
+    """The product of the other factors, as a scope if it has reduction iterators of its own."""
     rest = [f for f in factors if f is not a]
     if not rest:
         return Num(1)
@@ -198,7 +218,7 @@ def _rest(factors: Sequence[Scalar], a: Scalar, outside: set[It]) -> Scalar:
 
 
 def _unify(b: Read, a: Read, q: _Placed, p: _Placed) -> _Match | None:
-    """How ``b``, a factor of q, is the read ``a`` of p, or one place of its window."""
+    """How ``b``, a factor of q, becomes the read ``a`` of p, or one place of its window."""
     images: dict[It, Index] = {}
     fixed: list[tuple[It, Index]] = []
     narrowed: set[It] = set()
@@ -270,7 +290,8 @@ def _without(index: Index, terms: Sequence[tuple[It, int]]) -> Index:
 
 
 def _covered(it: It, image: Index, rest: Sequence[Scalar]) -> bool:
-    """The smaller window lies in the larger one, and what multiplies it is zero outside of it."""
+    """Whether the smaller window lies in the larger one, and a factor in ``rest`` is zero outside
+    of it."""
     shift = image.const
     larger = next(iter(image.iterators())).extent
     if not (-shift >= 0 and -shift + it.extent <= larger):

@@ -2,8 +2,8 @@
 
     L_x sum_{o,r} f(m(x, o), r)  =  L_x sum_o {L_u sum_r f(u, r)}[m(x, o)]
 
-What windows share is computed once. Any reducer will do, since each is associative and
-commutative, and any body: nothing is read outside of the inner scope but where that is zero.
+So the parts that overlapping windows share are computed once. This holds for any reducer, since
+each is associative and commutative, and for any body.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.work import operations
 
-# Reductions over more iterators than this, and windows of more points, are left as they are.
+# Reductions over more iterators than this aren't factored; iterators of larger extent aren't split.
 MAX_REDUCED = 5
 MAX_WINDOW = 4096
 
@@ -50,9 +50,9 @@ _IDEMPOTENT = ("max", "min")
 
 @remembered(maxsize=1 << 14)
 def merge_iterators(scope: Scope) -> Path | None:
-    """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), where nothing else reads q and r.
+    """``sum_{q,r} f(s*q + r) = sum_p f(p)``, r over [0, s), if no other index has q or r.
 
-    A maximum or minimum may meet a p twice: there r may run further than s.
+    In a maximum or minimum r may run further than s, since p may then occur twice.
     """
     for q, r in itertools.permutations(reduction_iterators(scope), 2):
         merged = _merged(scope, q, r)
@@ -62,7 +62,7 @@ def merge_iterators(scope: Scope) -> Path | None:
 
 
 def _merged(scope: Scope, q: It, r: It) -> Path | None:
-    """The scope over p = step * q + r; None if an index holds them in another proportion."""
+    """The scope over p = step * q + r; None if indices contain q and r in different proportions."""
     steps: set[tuple[int, int]] = set()
     for index in indices_of(scope.body):
         if not {q, r} & set(index.iterators()):
@@ -80,7 +80,7 @@ def _merged(scope: Scope, q: It, r: It) -> Path | None:
     p = It(len(scope.extents), step * (q.extent - 1) + r.extent)
 
     def image(it: It) -> Index:
-        # q goes: its terms are those of p that r stands for.
+        # In an index c*step*q + c*r, q becomes 0 and r becomes p: c*p.
         return Index(0) if it == q else bare(p) if it == r else bare(it)
 
     width, size = len(scope.traversal), len(scope.extents)
@@ -97,22 +97,23 @@ def _merged(scope: Scope, q: It, r: It) -> Path | None:
 
 
 SUPPORT = 2
-"""How much smaller the support of a product may make a box that is larger at first."""
+"""A box may have up to this many times the allowed points before it is narrowed to the support of
+its body."""
 
 
 @dataclass(frozen=True)
 class _Factored:
-    """An answer of rfactor with what it costs: points times operations."""
+    """An answer of rfactor, with its cost in operations."""
 
     path: Path
     cost: int
 
 
 def rfactor(scope: Scope) -> Path | None:
-    """The reduction in two parts, in the way that takes the fewest operations, if that is fewer.
+    """The reduction in the two parts that take the fewest operations; None if none take fewer.
 
-    An iterator that is reduced may be split first, ``r = d*r1 + r0`` for a divisor d of its extent:
-    a window of k*s elements that moves by s is k blocks, which its neighbours share.
+    A reduction iterator may be split first, ``r = d*r1 + r0`` for a divisor d of its extent: a
+    window of k*s elements that moves by s consists of k blocks, which neighbouring windows share.
 
     Source: Syno §8, Fig. 4: ``k*H`` becomes ``(1 + k/s)*H``.
     """
@@ -120,7 +121,8 @@ def rfactor(scope: Scope) -> Path | None:
     if not reduced or len(reduced) > MAX_REDUCED or not _is_windowed(scope):
         return None
     if scope.reducer == "prod" and any(not r.fill and not r.in_range() for r in reads(scope.body)):
-        # Numbers whose product overflows, beside a 0 from outside: 0 as a whole, NaN in parts.
+        # With a 0 from outside the whole product is 0, but a part without it may overflow to
+        # infinity, and infinity times 0 is NaN.
         return None
     each = operations(scope.body) + 1
     limit = math.prod(scope.extents) * each
@@ -136,15 +138,20 @@ def rfactor(scope: Scope) -> Path | None:
 
 
 def _is_windowed(scope: Scope) -> bool:
-    """Some index mixes an iterator that is reduced with others, and windows overlap. Where they
-    don't, as in ``x[64*i + k]`` with k < 64, there is a coordinate for each place of the window."""
+    """Whether an index mixes a reduction iterator with others, and its windows overlap.
+
+    Windows that don't overlap, as in ``x[64*i + k]`` with k < 64, share nothing.
+    """
     mixed = _mixed(scope)
     return any(_overlaps(index) for index in indices_of(scope.body) if mixed & {*index.iterators()})
 
 
 def _overlaps(index: Index) -> bool:
-    """Whether an index may have one value at two places: of an affine one each coefficient is
-    larger than what the smaller ones reach together, or it may."""
+    """Whether an index may take one value for two different values of its iterators.
+
+    It can't if it is affine, and each coefficient is larger than the greatest sum of the terms with
+    smaller coefficients.
+    """
     reach = 0
     for coefficient, it in sorted((abs(c), it) for it, c in index.terms if isinstance(it, It)):
         if coefficient <= reach:
@@ -154,7 +161,7 @@ def _overlaps(index: Index) -> bool:
 
 
 def _mixed(scope: Scope) -> set[It]:
-    """The reduced iterators that share an index with another iterator."""
+    """The reduction iterators that share an index with another iterator."""
     return _mixing(indices_of(scope.body), set(reduction_iterators(scope)))
 
 
@@ -167,8 +174,10 @@ Pays = Callable[[Sequence[Index], Sequence[It]], bool]
 
 
 def splits(scope: Scope, pays: Pays = lambda _indices, _reduced: True) -> Iterator[Path]:
-    """The scope with one iterator r as ``d*r1 + r0``, for every iterator of a window and divisor d
-    of it; only those are built whose indices and reduced iterators ``pay``."""
+    """The scope with r replaced by ``d*r1 + r0``, for every mixed iterator r and divisor d of it.
+
+    ``pays`` gets the new indices and reduction iterators; only if it is true a scope is built.
+    """
     indices, size = list(dict.fromkeys(indices_of(scope.body))), len(scope.extents)
     for r in sorted(_mixed(scope), key=lambda r: r.slot):
         rest = [it for it in reduction_iterators(scope) if it != r]
@@ -188,8 +197,10 @@ def _image(r: It, value: Index) -> Callable[[It], Index]:
 
 
 def _factored(whole: Path, each: int, limit: int, best: _Factored | None) -> _Factored | None:
-    """The best way to reduce in two parts, and ``best`` if there is no better one. Not built are
-    those whose points alone are too many, and those that are known to take more than the best."""
+    """The cheapest way to reduce in two parts, or ``best`` if none is cheaper.
+
+    Ways that are known to take too many operations, or more than ``best``, aren't built.
+    """
     scope = whole.scope
     reduced, traversal = reduction_iterators(scope), traversal_iterators(scope)
     indices = list(dict.fromkeys(indices_of(scope.body)))
@@ -210,8 +221,7 @@ def _factored(whole: Path, each: int, limit: int, best: _Factored | None) -> _Fa
 def _worth(
     indices: Sequence[Index], traversal: Sequence[It], reduced: Sequence[It], each: int, limit: int
 ) -> Iterator[tuple[tuple[It, ...], list[It], list[Index]]]:
-    """What is reduced outside and what inside, and the coordinates in between, where these are few
-    enough."""
+    """The outer iterators, the inner iterators and the coordinates of each way that may pay."""
     mixed = _mixing(indices, set(reduced))
     for size in range(1, len(reduced)):
         for outer in itertools.combinations(reduced, size):
@@ -227,8 +237,10 @@ def _points(parts: Sequence[Index], inner: Sequence[It]) -> int:
 
 
 def _coordinates(indices: Iterable[Index], outside: set[It]) -> list[Index] | None:
-    """The combinations of the iterators outside through which a body of these indices depends on
-    them."""
+    """The combinations of outer iterators in the indices; None if they can't be taken out.
+
+    ``x[2*i + o + r]`` with i and o outside gives ``2*i + o``.
+    """
     found: dict[Index, None] = {}
     for index in indices:
         if not index.is_affine:
@@ -242,7 +254,7 @@ def _coordinates(indices: Iterable[Index], outside: set[It]) -> list[Index] | No
 
 
 def _outer_part(index: Index, outside: set[It]) -> Index:
-    """The terms of iterators outside, over their greatest common divisor."""
+    """The terms of outer iterators, divided by their greatest common divisor."""
     terms = tuple((it, c) for it, c in index.terms if it in outside)
     divisor = math.gcd(*(c for _, c in terms)) if terms else 1
     return Index(0, tuple((it, c // divisor) for it, c in terms))
@@ -256,8 +268,11 @@ def _through(
     each: int,
     limit: int,
 ) -> Same | None:
-    """The scope through one over a coordinate for each of ``parts``, reducing ``inner``; None if
-    it takes ``limit`` or more, at ``each`` an inner point. That is known before it is built."""
+    """The scope as a reduction of an inner scope, which reduces ``inner``.
+
+    The inner scope has one axis for each of ``parts``. None if both together take ``limit``
+    operations or more, at ``each`` operations for an inner point.
+    """
     mixed = {it for part in parts for it in part.iterators()}
     fresh: dict[Index, It] = {}
     for n, part in enumerate(parts):
@@ -282,23 +297,23 @@ def _through(
     place = {fresh[part]: part if part.bare() else part - part.range()[0] for part in parts}
     outside = neutral_outside(scope)
     if outside is not None:
-        # What changes nothing isn't computed: a coordinate runs over the support of the body.
+        # A coordinate runs only over the support of the body; elsewhere the body is the identity.
         bounds = {it: support(body, it, outside) for it in kept if it.extent > 1}
         narrow = {it: (a, b) for it, (a, b) in bounds.items() if b - a > 1 and b - a < it.extent}
         body = substitute(
             body,
-            lambda it: Index.iterator(it.slot, narrow[it][1] - narrow[it][0]) + narrow[it][0]
-            if it in narrow
-            else bare(it),
+            lambda it: (
+                Index.iterator(it.slot, narrow[it][1] - narrow[it][0]) + narrow[it][0]
+                if it in narrow
+                else bare(it)
+            ),
         )
         resized = {it: It(it.slot, b - a) for it, (a, b) in narrow.items()}
-        place = {
-            resized.get(it, it): at - narrow.get(it, (0, 0))[0] for it, at in place.items()
-        }
+        place = {resized.get(it, it): at - narrow.get(it, (0, 0))[0] for it, at in place.items()}
         kept = [resized.get(it, it) for it in kept]
     used = iterators(body)
     kept = [it for it in kept if it in used]
-    # What the body doesn't use is dropped, and costs nothing.
+    # Iterators that the body doesn't use are dropped, and cost nothing.
     points = math.prod(it.extent for it in (*kept, *(it for it in inner if it in used)))
     remaining = {it for at in kept for it in place[at].iterators()} & {*outer}
     whole_box = math.prod(scope.traversal) * math.prod(it.extent for it in remaining)
