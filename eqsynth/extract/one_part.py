@@ -23,7 +23,7 @@ from eqsynth.extract.prices import Choice, Prices
 from eqsynth.extract.states import States
 from eqsynth.ir.tensor import Input
 
-# Classes that are looked at between two looks at the clock.
+# The clock is read once in so many visits of classes.
 _TURNS = 256
 # A choice replaces another if it is cheaper by more than this part: sums are rounded.
 _LESS = 1 - 1e-9
@@ -48,8 +48,8 @@ class OnePart:
         made: states that are made, by class, the border among them.
         copied_s: what it costs to make the second state of a class from the first, as far as that
             was asked.
-        turns: classes that were looked at.
-        prices: of copies that are asked for next.
+        turns: the number of classes that were visited.
+        prices: the prices of copies that are made from now on.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class OnePart:
     # ---- one class ---------------------------------------------------------
 
     def _improve(self, place: int) -> bool:
-        """Tries every way to a class; True if some layout got cheaper."""
+        """Try every way to a class; return whether some layout of it got cheaper."""
         better = False
         for state, choice in self.ways[place]:
             below = self._below(choice)
@@ -126,7 +126,7 @@ class OnePart:
         return better
 
     def _below(self, choice: Choice) -> list[Best] | None:
-        """What a choice needs, in the best way; None if some of it isn't reached yet."""
+        """The best ways to the states that a choice needs; None if one isn't reached yet."""
         found = []
         for state in choice.needs:
             best = self.state(state)
@@ -140,7 +140,7 @@ class OnePart:
         limit = math.inf
         if known is not None:
             limit = known.total_s * _LESS
-            # What is below costs at least as much together as its dearest part.
+            # The arguments together cost at least as much as the dearest of them.
             if choice.cost_s + max((best.total_s for best in below), default=0.0) >= limit:
                 return False
         if any(state in best.choices for best in below):

@@ -1,4 +1,4 @@
-"""Parts: classes that are chosen for together, equal ones once.
+"""Parts: groups of e-classes in which kernels are chosen together; for equal parts only once.
 
 A large program is a chain of layers between which few values pass. Where a single class passes from
 the classes before a place of the order to those after it, the order is cut:
@@ -128,7 +128,7 @@ def _pieces(below: dict[int, _Needs]) -> list[_Piece]:
 def _is_whole(
     border: int | None, places: Sequence[int], below: dict[int, _Needs], inputs: set[int]
 ) -> bool:
-    """Whether each class of a part needs the border in all of its ways, or in none."""
+    """Whether each class of a part needs the border in all of its ways, or in none of them."""
     users: dict[int | None, list[int]] = {}
     for place in places:
         for need in set[int]().union(*below[place]):

@@ -76,7 +76,7 @@ class States:
         return found
 
     def ways(self, ref: ClassRef, options: Iterable[Candidate]) -> list[Way]:
-        """The candidates of a class by what they give and need."""
+        """The candidates of a class, grouped by the state they make and the states they need."""
         found: dict[tuple[int, tuple[int, ...]], list[Candidate]] = {}
         for option in options:
             kernel = option.kernel
@@ -123,7 +123,7 @@ class States:
         return self._terms[member]
 
     def copy(self, source: int, state: int, prices: Prices) -> Choice:
-        """The choice of making a state from another of its class."""
+        """The choice that makes ``state`` by copying ``source``, a state of the same class."""
         known = prices.copies.get((source, state))
         if known is not None:
             return known
