@@ -270,7 +270,8 @@ def average_pool(
     at = windows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
     counts = at.count(x.shape[2:], bool(ceil_mode))
     padded = any(at.before) or any(at.after)
-    whole = _reaching(at, x.shape[2:], counts) <= at.after and counts == at.count(x.shape[2:])
+    reach = zip(_reaching(at, x.shape[2:], counts), at.after, strict=True)
+    whole = all(end <= pad for end, pad in reach) and counts == at.count(x.shape[2:])
     if (
         rank in _AVG_POOL
         and at.symmetric

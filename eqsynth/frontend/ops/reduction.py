@@ -167,8 +167,8 @@ def logsumexp(input: Expr, dim: Dim, keepdim: bool = False) -> Expr:
     """``log(sum(exp(x)))`` over axes."""
     peak = amax(input, dim, keepdim=True)
     # Where the peak is infinite, 0 is subtracted instead, since inf - inf is NaN.
-    finite = pointwise.eq(pointwise.abs(peak), math.inf)
-    peak = pointwise.where(finite, 0.0, peak)
+    infinite = pointwise.eq(pointwise.abs(peak), math.inf)
+    peak = pointwise.where(infinite, 0.0, peak)
     total = sum(pointwise.exp(pointwise.sub(input, peak)), dim, keepdim)
     shift = peak if keepdim else views.squeeze(peak, views.axes_of(dim, input.ndim))
     return pointwise.add(pointwise.log(total), shift)  # type: ignore[no-any-return]
