@@ -87,18 +87,29 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
 
 
 def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
-    """The dtypes of what is computed from inputs, and of the constants that it reads. Within a
-    constant, what is converted is 0 or 1 (``operators.py``)."""
-    varying = [t for t in topological(sides) if not t.constant]
-    return {t.dtype for t in (*sides, *varying)} | {
-        arg.dtype for t in varying for arg in args_of(t)
-    }
+    """The dtypes that the sides compute in: those of all terms that aren't constant, and of the
+    constants that these read. The ids of an embedding are looked up and not computed with, so their
+    dtype doesn't count. Within a constant, only 0 and 1 are converted (``operators.py``)."""
+    found = {side.dtype for side in sides}
+    entered, work = set[Tensor](), [side for side in sides if not side.constant]
+    while work:
+        term = work.pop()
+        if term in entered:
+            continue
+        entered.add(term)
+        looked_up = isinstance(term, Op) and term.name == "Embedding"
+        operands = args_of(term)[:1] if looked_up else args_of(term)
+        found |= {operand.dtype for operand in operands}
+        work.extend(operand for operand in operands if not operand.constant)
+    return found
 
 
 def _has_no_value(sides: tuple[Tensor, Tensor]) -> bool:
     """Whether a constant is infinite in a dtype that has no such number."""
     return any(
-        isinstance(t, Op) and t.name == "Full" and t.attrs[1] in (math.inf, -math.inf)
+        isinstance(t, Op)
+        and t.name == "Full"
+        and t.attrs[1] in (math.inf, -math.inf)
         and not is_float(t.dtype)
         for t in topological(sides)
     )
@@ -123,6 +134,7 @@ def _typed(form: Form, bound: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
     Raises:
         Left: the right side isn't typed, or otherwise.
     """
+
     def build(head: str, args: list[Any]) -> Any:
         return decode_tensor(head, args, {})
 

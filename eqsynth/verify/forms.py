@@ -44,6 +44,14 @@ class Form:
         self.sorts = {n: min(s) for n, s in infer_sorts(trees, rules.known).items()}
         self.kinds: dict[str, str] = {}
         self.heads: set[str] = set()
+        self.of_any_rank: set[str] = set()
+        # Variables whose number of axes the rule fixes: tables of embeddings, which have two, and
+        # shapes of which a fact gives the length. All of their axes are named.
+        self.fixed = {
+            side[1].name for fact in self.facts if fact[0] == "=" for side in fact[1:]
+            if is_call(side) and side[0] == "vec-length" and isinstance(side[1], Var)
+            and any(isinstance(length, int) for length in fact[1:])
+        }  # fmt: skip
         self.literal = 0
         self.strange = ""
         for tree in trees:
@@ -87,7 +95,11 @@ class Form:
         if not is_call(tree):
             return
         if self._is_term(tree):
+            if tree[0] == "Embedding" and isinstance(tree[1], Var):
+                self.fixed.add(tree[1].name)
             self.heads.add(tree[0])
+            if not (tree[0] == "Iota" and self._is_fixed(tree[1])):
+                self.of_any_rank.add(tree[0])
             inputs = self.rules.known.signatures[tree[0]].inputs
             tensors = sum(sort in ("Tensor", "Tensors") for sort in inputs)
             names = ("",) * tensors + KINDS.get(tree[0], ())
@@ -124,7 +136,7 @@ class Form:
         if self.rank > _MOST_RANK:
             self.rank = _MOST_RANK
             return "more axes than cases"
-        strange = sorted(h for h in self.heads if h in OPERATORS and h not in SPECTATORS)
+        strange = sorted(h for h in self.of_any_rank if h in OPERATORS and h not in SPECTATORS)
         if strange:
             return f"{strange[0]} names all axes"
         if self.strange:
@@ -142,6 +154,9 @@ class Form:
                     self.rank = max(self.rank, rank)
                     return True
         return False
+
+    def _is_fixed(self, tree: Tree) -> bool:
+        return isinstance(tree, Var) and tree.name in self.fixed
 
     def _invariant(self, fact: Tree) -> bool:
         """Whether merging axes that nothing names can't change if a fact holds."""
@@ -167,11 +182,16 @@ class Form:
         if tree[0] == "vec-get":
             vec, at = tree[1:]
             if is_call(vec) and vec[0] == "shape":
+                if self._is_fixed(vec[1]):
+                    return isinstance(at, int)
                 return isinstance(at, Var) and self.kinds.get(at.name) == "axis"
             pair = isinstance(vec, Var) and (
-                self.kinds.get(vec.name) in _PAIRS or self.sorts.get(vec.name) == "Tensors")
+                self.kinds.get(vec.name) in _PAIRS or self.sorts.get(vec.name) == "Tensors"
+            )
             return pair and isinstance(at, int)
         if tree[0] == "vec-length":
+            if self._is_fixed(tree[1]):
+                return True
             return isinstance(tree[1], Var) and self.sorts.get(tree[1].name) == "Tensors"
         if tree[0] == "vec-of":
             self.rank = max(self.rank, len(tree) + 1)

@@ -16,7 +16,7 @@ import z3
 
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.verify.integers import number
+from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.symbolic import (
     Extents,
     Require,
@@ -63,6 +63,11 @@ def projected(index: Sequence[Any], shape: Extents, result: Extents) -> Extents:
 class Operators(Windows):
     """The operators, for one rule at known ranks."""
 
+    def __init__(self, ints: Integers, require: Require) -> None:
+        super().__init__(ints, require)
+        # An element of each tensor whose elements are places, by the name of that function.
+        self._tensors: dict[str, Read] = {}
+
     def apply(self, name: str, args: list[Any]) -> Symbolic:
         """An operator of the schema applied to tensors and attributes, in the schema's order.
 
@@ -105,7 +110,39 @@ class Operators(Windows):
             raise Left("places that a small integer holds")
         self.require(z3.And(*(number(e) >= 0 for e in shape), True))
         self.needs(isinstance(axis, int) and 0 <= axis < len(shape))
-        return computed(shape, lambda index: as_value(index[axis]))
+        return computed(shape, lambda index: self._as_data(index[axis]))
+
+    def _embedding(self, table: Symbolic, ids: Symbolic) -> Symbolic:
+        """Rows of a table. Each id is the place of a row: an embedding by another one is no term
+        that a rule could match."""
+        self.needs(table.rank == 2)
+
+        def at(index: Extents) -> Value:
+            return table.at((self._as_place(ids.at(index[: ids.rank])), *index[ids.rank :]))
+
+        return computed((*ids.extents, *table.extents[1:]), at)
+
+    def _as_place(self, data: Value) -> Any:
+        """An element of a tensor of integers as an index: ``ids[i]`` is a function of i.
+
+        Raises:
+            Left: the element isn't read from a tensor at an index.
+        """
+        if isinstance(data, Read) and data.name == "integer":
+            return data.index[0]
+        if not isinstance(data, Read) or data.flat:
+            raise Left("which row a computed number names")
+        integers = [z3.IntSort()] * (len(data.index) + 1)
+        place = z3.Function(f"{data.name} as a place", *integers)
+        self._tensors[place.name()] = data
+        return place(*map(number, data.index))
+
+    def _as_data(self, index: Any) -> Value:
+        """An index as an element: that of the tensor, if the index is by :meth:`_as_place`."""
+        data = self._tensors.get(index.decl().name()) if z3.is_app(index) else None
+        if data is None:
+            return as_value(index)
+        return Read(data.name, tuple(index.children()), data.extents)
 
     # ---- views ------------------------------------------------------------------------
 
@@ -126,9 +163,7 @@ class Operators(Windows):
         shape = (*x.extents[:axis], q, *x.extents[axis + 1 :])
         if same(number(step), 1):
             shape = x.extents
-        return computed(
-            shape, lambda i: x.at((*i[:axis], number(i[axis]) * step, *i[axis + 1 :]))
-        )
+        return computed(shape, lambda i: x.at((*i[:axis], number(i[axis]) * step, *i[axis + 1 :])))
 
     def _shift(self, x: Symbolic, axis: Any, amount: Any) -> Symbolic:
         n = self._axis(x, axis)
@@ -176,7 +211,8 @@ class Operators(Windows):
         self.require(size_of(shape) == size_of(x.extents))
         long, own = ([n for n, e in enumerate(s) if not same(e, 1)] for s in (shape, x.extents))
         if len(long) == len(own) and all(
-            same(shape[a], x.extents[b]) for a, b in zip(long, own, strict=True)
+            same(shape[a], x.extents[b]) or self.ints.holds(number(shape[a]) == x.extents[b])
+            for a, b in zip(long, own, strict=True)
         ):
             # Axes of extent 1 that come and go.
             place = dict(zip(own, long, strict=True))
@@ -327,9 +363,10 @@ SPECTATORS: Final = frozenset({
       row.function in ("Add", "Sub", "Mul", "Neg", *FUNCTIONS)),
     "Slice", "Stride", "Shift", "Unfold", "Split", "Merge", "Concat", "LayerNorm", "Matmul",
     "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
-    "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
 })  # fmt: skip
-"""Operators that treat axes that they don't name alike, and apart from each other."""
+"""Operators that treat axes that they don't name alike, and apart from each other. The axes of an
+embedding's ids are such; both axes of its table are named."""
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(attr for attr, _ in row.attrs) for name, row in OPERATORS.items()

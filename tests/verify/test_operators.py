@@ -121,6 +121,24 @@ def test_an_operator_is_what_the_interpreter_says(
             assert number_of(found.flat(z3.IntVal(position)), env) == expected[place]
 
 
+def test_an_embedding_looks_its_rows_up() -> None:
+    table = Input("t", TensorType((3, 2), "float64"))
+    ids = Input("ids", TensorType((2, 2), "int64"))
+    env = {"t": np.arange(6.0).reshape(3, 2), "ids": np.array([[2, 0], [1, 2]])}
+    found = Operators(Plain(), required).apply(
+        "Embedding", [leaf(x.name, tuple(map(z3.IntVal, x.shape))) for x in (table, ids)]
+    )
+    expected = evaluate(Op("Embedding", (table, ids)), env)
+    assert tuple(map(whole, found.extents)) == expected.shape
+    for *at, column in np.ndindex(expected.shape):
+        element = found.at(tuple(map(z3.IntVal, (*at, column))))
+        assert isinstance(element, Read) and element.name == "t"
+        row, read = element.index
+        # The row is that function of the place in ids which stands for its elements.
+        assert [whole(place) for place in row.children()] == at and whole(read) == column
+        assert expected[*at, column] == env["t"][env["ids"][tuple(at)], column]
+
+
 def test_an_identity_matrix_is_one_on_its_diagonal() -> None:
     found = Operators(Plain(), required)
     rows, columns = (found.apply("Iota", [(3, 3), axis, "int64"]) for axis in (0, 1))
@@ -131,7 +149,7 @@ def test_an_identity_matrix_is_one_on_its_diagonal() -> None:
 
 
 def test_every_operator_whose_ranks_are_argued_is_held() -> None:
-    known = {name for name, _, _ in CASES} | {"LayerNorm"}
+    known = {name for name, _, _ in CASES} | {"LayerNorm", "Embedding"}
     functions = {name for name in SPECTATORS if name not in known}
     # The rest are functions of the table, by their names.
     x = Symbolic((), lambda _: Number(0.0), lambda _: Number(0.0))
