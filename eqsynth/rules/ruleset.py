@@ -1,4 +1,7 @@
-"""What was loaded: declarations and rules as data, by name and by class. Loading is `load.py`'s."""
+"""A `RuleSet`: the loaded declarations and rules, selected by name and by class.
+
+Not here: loading (`load.py`).
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from eqsynth.rules.sorts import Declarations
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Everything that was loaded; plain data, so that a worker process can be given it.
+    """The loaded declarations and rules; plain data, which can be sent to a worker process.
 
     Attributes:
-        definitions: the operators that files of users declare, by name, defined or not.
-        meanings: the comprehensions by which eqsynth's own files define its operators, by name.
+        definitions: name -> the operator that a user's file declares, with a definition or without.
+        meanings: built-in operator -> the comprehensions that define it.
     """
 
     declarations: tuple[str, ...]
@@ -40,10 +43,10 @@ class RuleSet:
         return tuple(rule.name for rule in self.rules)
 
     def of(self, ruleset: str) -> tuple[Rule, ...]:
-        """The rules of a ruleset, in the order of the files.
+        """Return the rules of a ruleset, in the order of the files.
 
         Raises:
-            RuleError: no such ruleset.
+            RuleError: there is no such ruleset.
         """
         if ruleset not in self.rulesets:
             raise RuleError(
@@ -52,12 +55,12 @@ class RuleSet:
         return tuple(rule for rule in self.rules if rule.ruleset == ruleset)
 
     def without(self, *names: str) -> RuleSet:
-        """The same declarations without some rules: what does a rule do that no other does?
+        """Return the same declarations without the named rules, to see what a rule contributes.
 
-        A law is asked by its request rule; without that it gives no answers.
+        A law without its request rule gives no answers.
 
         Raises:
-            RuleError: no such rule.
+            RuleError: there is no such rule.
 
         >>> from eqsynth.rules import load_rules
         >>> rules = load_rules()
@@ -68,11 +71,11 @@ class RuleSet:
         return replace(self, rules=tuple(r for r in self.rules if r.name not in dropped))
 
     def only(self, names: Iterable[str]) -> RuleSet:
-        """The same declarations with these rules alone. Analyses always stay, and of a law all
-        rules do: those that request it, and what is done with its answers.
+        """Return the same declarations with the named rules only. Analyses always stay. For a law,
+        the rules that request it and the rules that apply its answers stay.
 
         Args:
-            names: of rules and laws.
+            names: names of rules and laws.
 
         >>> from eqsynth.rules import load_rules
         >>> kept = load_rules().only(["factor"])
@@ -95,9 +98,9 @@ class RuleSet:
         statuses: Iterable[str] = ("definition", "proved", "validated"),
         asked_for: Iterable[str | Path] = (),
     ) -> RuleSet:
-        """The same declarations with the rules of these classes only; analyses always stay.
+        """Return the same declarations with the rules of these classes only; analyses always stay.
 
-        Rules of the files ``asked_for`` stay whatever their status: naming a file is asking.
+        Rules of the files ``asked_for`` stay with any status, since the user has named the files.
         """
         named = {Path(path).resolve() for path in asked_for}
         classes, accepted = frozenset(numerics), frozenset(statuses)

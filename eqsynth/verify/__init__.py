@@ -1,12 +1,14 @@
-"""Rules proved for all sizes, or refuted with numbers: ``eqsynth rules verify``.
+"""Prove a rule for all sizes, or refute it with numbers: ``eqsynth rules verify``.
 
-What a rule says is true, or isn't, of all indices, extents and ranks that its facts allow. Here it
-is a formula, and Z3 decides it; where it finds numbers that make the rule false, the rule is fired
-on them in an e-graph and judged by the interpreter before anybody is told. What is neither proved
-nor refuted is *not proved*, with what is left to show.
+A rule claims an equality for all indices, extents and ranks that its facts allow. This package
+writes the claim as a formula and asks Z3. A rule that isn't proved is tested on numbers: an index
+rule on the numbers that Z3 finds, a rule of tensors or scalars on samples of ``testing/``. The rule
+is *refuted* only if its sides differ when they are evaluated on these numbers. A rule that is
+neither proved nor refuted is *not proved*, and the verdict says what is left to show.
 
-z3 is imported in this room only, and when a rule is verified (``pip install eqsynth[verify]``).
-Not here: samples and their judging (``testing/``), on which "not proved" says nothing.
+z3 is an optional dependency (``pip install eqsynth[verify]``): only this package imports it, and
+only when a rule is verified. Not here: drawing samples and evaluating rules on them (``testing/``);
+a rule may pass all samples and still be "not proved".
 """
 
 from __future__ import annotations

@@ -1,13 +1,20 @@
-"""Whether two elements are equal, given what is known of the integers in them. In one of two ways:
+"""Compare two tensor elements, under hypotheses about the integers in their indices.
 
-``same``: whatever the functions compute. Guards are decided, or both of their cases looked at;
-reads are of one place (by Z3); functions and reductions are equal where their arguments are, the
-bounds of a reduction and its body, one iterator for one iterator. Operands that commute may be
-swapped, and so may those few functions of which the same bits come out (``relu(relu(x))``). So what
-is the same is the same in each dtype and to the last bit.
+Both comparisons return True only if the elements are equal; False means "not shown".
 
-``equal``: as polynomials over a commutative ring, with sums taken apart (``polynomials.py``), and
-one iteration space related to another (``relating.py``).
+``Comparison.same`` compares the structure, so it holds for any meaning of the functions:
+
+- a guard is decided by Z3, or else both of its cases are compared;
+- two reads are the same if Z3 shows that they read the same place of the same tensor;
+- two calls are the same if their arguments are; operands of commutative functions may be swapped;
+- two reductions are the same if their iterators can be paired by extent and the bodies are the
+  same.
+
+A few identities that keep every bit are applied first (``relu(relu(x)) -> relu(x)``). By default
+(``bitwise``), elements that are the same are therefore equal in each dtype and to the last bit.
+
+``Comparison.equal`` compares the elements as polynomials over a commutative ring, with sums split
+into terms (``polynomials.py``); it may relate different iteration spaces (``relating.py``).
 """
 
 from __future__ import annotations
@@ -43,19 +50,20 @@ from eqsynth.verify.verdict import Left
 
 _COMMUTATIVE: Final = COMMUTATIVE | {"add", "mul"}
 _MOST_SPLITS: Final = 64
-# Integers below are numbers of every integer dtype.
+# The integers 0 ... 127 can be represented in every integer dtype.
 _MOST_WHOLE: Final = 128
 _Aligned: TypeAlias = tuple[Names, Names, tuple[Any, ...]]
 
 
 class Comparison:
-    """Compares values, given what is known of the integers in them."""
+    """Compares elements (:data:`~eqsynth.verify.values.Value`) under the hypotheses of ``ints``."""
 
     def __init__(self, ints: Integers, *, bitwise: bool = True, whole: bool = False) -> None:
         """
         Args:
-            bitwise: no digit may differ.
-            whole: of integers modulo their size, where no other number is a factor.
+            bitwise: ``same`` may only use identities that keep every bit.
+            whole: the elements are integers that wrap, so ``equal`` accepts no constants other than
+                integers that every integer dtype can represent.
         """
         self.ints = ints
         self.bitwise = bitwise
@@ -106,8 +114,12 @@ class Comparison:
         return False
 
     def _aligned(self, a: Iterators, b: Iterators, given: tuple[Any, ...]) -> Iterator[_Aligned]:
-        """New names for the iterators of both, the same for two of one extent, in each order that
-        fits. New ones, since a name of one side may be bound within the other."""
+        """Pair the iterators of ``a`` with those of ``b``, in each way in which extents are equal.
+
+        Yields ``(names for a, names for b, bounds)``: both iterators of a pair are renamed to one
+        fresh variable. The variable is fresh because a name of one side may be bound inside the
+        body of the other side.
+        """
         if len(a) != len(b):
             return
         for order in permutations(b):
@@ -133,7 +145,10 @@ class Comparison:
         return self.ints.holds(z3.IntVal(0) + a.position == b.position, given)
 
     def _simpler(self, value: Value, given: tuple[Any, ...]) -> Value:
-        """Functions of functions that give the same bits without one of them, in each dtype."""
+        """Simplify nested calls: ``relu(relu(x)) -> relu(x)``, ``max(x, 0) -> relu(x)``.
+
+        Unless ``self.bitwise`` is off, only identities that keep every bit in each dtype are used.
+        """
         if not isinstance(value, Call):
             return value
         args = tuple(self._simpler(arg, given) for arg in value.args)
@@ -151,14 +166,15 @@ class Comparison:
             if function_of(args[0].name) == "sqrt":
                 return Call("rsqrt", args[0].args)
         if name == "div" and isinstance(args[1], Number) and not self.bitwise:
-            # By a number that a rule names: the product with one over it.
+            # The divisor is an attribute ``c`` that the rule names: x / c -> x * (1.0 / c).
             if isinstance(args[1].value, str):
                 return Call("mul", (args[0], Number(f"(/ 1.0 {args[1].value})")))
         if name in ("max", "min") and self.same(args[0], args[1], given):
             return args[0]
         increasing = len(args) == 1 and name in FUNCTIONS and FUNCTIONS[name].increasing
         if increasing and isinstance(args[0], Reduce) and args[0].reducer in ("max", "min"):
-            # f(max_k g) = max_k f(g), k not empty: relu takes one of two, others may round.
+            # f(max_k g) = max_k f(g) if f increases and k has at least one value. For relu this
+            # keeps every bit, since relu returns its argument or 0; other functions may round.
             inner_reduce = args[0]
             full = [self.ints.holds(z3.IntVal(0) + e >= 1, given)
                     for _, e in inner_reduce.iterators]  # fmt: skip
@@ -170,22 +186,22 @@ class Comparison:
     # ---- as polynomials ---------------------------------------------------------------
 
     def equal(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
-        """Whether two values are the same polynomial, sums taken apart."""
+        """Whether two values are the same polynomial, with sums split into terms."""
         if self.whole and not all(n in range(_MOST_WHOLE) for v in (a, b) for n in numbers(v)):
             raise Left("a number that isn't one of each integer dtype")
         if self._cancels([*terms(a), *(t.times(Fraction(-1)) for t in terms(b))], given):
             return True
-        # Where a guard parts what is summed, its two parts by themselves, each over its own range.
+        # A guard may split the range of a sum: sum_k [k < m] f + [k >= m] g. Compare again with
+        # the two cases as separate terms, each over the part of the range where it holds.
         parts = [*terms(a, True), *(t.times(Fraction(-1)) for t in terms(b, True))]
         if not any(term.conditions and term.iterators for term in parts):
             return False
         parts = [t for t in parts if not self._never(t, given)]
         return self._cancels([pinned(t, self.ints, given) for t in parts], given, related=True)
 
-    def _cancels(
-        self, rest: list[Term], given: tuple[Any, ...], related: bool = False
-    ) -> bool:
-        """Whether terms add up to 0."""
+    def _cancels(self, rest: list[Term], given: tuple[Any, ...], related: bool = False) -> bool:
+        """Whether it can be shown that the terms add up to 0: like terms are merged until each
+        remaining factor is 0, or each remaining term's conditions never hold."""
         while rest:
             term = rest.pop()
             for n, other in enumerate(rest):

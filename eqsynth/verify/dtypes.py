@@ -1,7 +1,8 @@
-"""Dtypes of a rewrite's two sides: each assignment that types the left types the right alike.
+"""Check the dtypes of a rewrite: if the left side is well-typed, the right side has its dtype.
 
-Dtypes follow from dtypes, whatever the extents are: they are inferred by the operator table for
-every assignment, at the extents of one model of the rule's facts.
+The dtype of an operator's result depends on the dtypes of its operands and not on their extents. So
+it is enough to try each assignment of dtypes at one set of extents (those of a model of the rule's
+facts), and to infer the dtypes of both sides with the operator table.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import value
 from eqsynth.verify.verdict import Left
 
-# Assignments of dtypes that are looked at one by one.
+# The most assignments of dtypes that are tried.
 _MOST_DTYPES: Final = 1200
 _KNOWN_DTYPES: Final = frozenset(DTYPES)
 MIXED: Final = "mixed"
@@ -33,14 +34,18 @@ TRUTHS: Final = "truths"
 
 
 def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
-    """Which kinds of dtypes the rule is about: ``floats``, ``integers``, ``bools``, ``mixed``;
-    ``truths``: mixed ones of which bools are made; ``views``: it computes nothing.
+    """The kinds of dtypes with which the rule's left side is well-typed.
+
+    ``floats``, ``integers``, ``bools``: all terms have dtypes of one kind, and one dtype;
+    ``mixed``: the terms have several dtypes; ``truths``: the terms have several dtypes, and the
+    result is a bool; ``views``: the rule has views only, which compute nothing.
 
     Args:
-        known: what the rule's variables are at one rank; model: numbers for the extents in it.
+        known: the values of the rule's variables at one rank.
+        model: a model of Z3, which gives numbers for the extents in ``known``.
 
     Raises:
-        Left: the right side has no dtype, or another one.
+        Left: the right side has no dtype or a different one.
     """
     assert form.rule.equality is not None
     values = {name: _plain(x, model) for name, x in known.items()
@@ -87,9 +92,10 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
 
 
 def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
-    """The dtypes that the sides compute in: those of all terms that aren't constant, and of the
-    constants that these read. The ids of an embedding are looked up and not computed with, so their
-    dtype doesn't count. Within a constant, only 0 and 1 are converted (``operators.py``)."""
+    """The dtypes in which the sides compute: those of all terms that aren't constant, and of the
+    constants that such terms read. The ids of an embedding are only looked up, so their dtype
+    doesn't count. The inside of a constant isn't visited: there, only 0 and 1 are converted
+    between dtypes (``operators.py``)."""
     found = {side.dtype for side in sides}
     entered, work = set[Tensor](), [side for side in sides if not side.constant]
     while work:
@@ -105,7 +111,7 @@ def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
 
 
 def _has_no_value(sides: tuple[Tensor, Tensor]) -> bool:
-    """Whether a constant is infinite in a dtype that has no such number."""
+    """Whether a constant is infinite although its dtype isn't a float."""
     return any(
         isinstance(t, Op)
         and t.name == "Full"
@@ -129,10 +135,10 @@ def _mode(dtypes: set[str]) -> str:
 
 
 def _typed(form: Form, bound: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """Both sides at dtypes; None where the rule matches nothing.
+    """Both sides at one assignment of dtypes; None if the rule doesn't match there.
 
     Raises:
-        Left: the right side isn't typed, or otherwise.
+        Left: the right side isn't well-typed, or has another dtype than the left side.
     """
 
     def build(head: str, args: list[Any]) -> Any:
@@ -164,7 +170,8 @@ def _typed(form: Form, bound: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _true(fact: Tree, bound: dict[str, Any], build: Any) -> bool:
-    """Whether a fact about dtypes holds; a variable that it says is bound."""
+    """Whether a fact about dtypes holds. A fact ``(= x tree)`` binds a variable ``x`` that is still
+    unknown: ``bound`` gets an entry for it."""
     head, *args = fact
     if head == "=":
         for one, two in (args, args[::-1]):
@@ -172,7 +179,8 @@ def _true(fact: Tree, bound: dict[str, Any], build: Any) -> bool:
                 bound[one.name] = evaluate(two, bound, build)
                 return True
         a, b = (evaluate(arg, bound, build) for arg in args)
-        # Extents are those of a model, which satisfies the facts; terms are compared by nothing.
+        # Only dtypes are compared. Extents come from a model that satisfies the facts already, and
+        # no fact compares two terms.
         return a == b if isinstance(a, str) and isinstance(b, str) else True
     if head == "!=":
         a, b = (evaluate(arg, bound, build) for arg in args)

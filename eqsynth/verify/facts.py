@@ -1,8 +1,11 @@
-"""What the facts of a rule say of integers: its expressions and conditions as formulas.
+"""Translate a rule's integer expressions and conditions to formulas of Z3.
 
-The engine's integers are integers, its ``/`` and ``%`` truncate, a division by 0 is no match. What
-a fact says that isn't known here (a relation of a user's, an operation on bits) is left out, or is
-any number: then less is known, and what is proved holds all the more.
+    (< (+ a 1) (/ b 2))   ->   a + 1 < q,  where b = 2*q + r, |r| < 2, and r has the sign of b
+
+As in the engine, ``/`` and ``%`` truncate, and a division by 0 means that the rule doesn't match.
+A fact that this module doesn't know (a relation that a user declares) is left out, and an unknown
+expression (an operation on bits) becomes an arbitrary integer. Both weaken the hypotheses, so a
+rule that is proved without them holds with them too.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ def integer(tree: Tree, ints: Integers, of: Of) -> Any:
     """The value of an expression of sort i64.
 
     Args:
-        of: what a variable or a call that isn't arithmetic is.
+        of: gives the value of a variable, and of a call that isn't arithmetic.
     """
     if isinstance(tree, bool) or not isinstance(tree, tuple):
         return tree if isinstance(tree, int) and not isinstance(tree, bool) else of(tree)
@@ -50,7 +53,7 @@ def integer(tree: Tree, ints: Integers, of: Of) -> Any:
 
 
 def comparison(fact: Tree, ints: Integers, of: Of) -> Any | None:
-    """The formula of a comparison of integers, or of a guard; None of any other fact."""
+    """The formula of a comparison of integers or of a guard; None for any other fact."""
     if not isinstance(fact, tuple):
         return None
     head, *args = fact
@@ -62,7 +65,7 @@ def comparison(fact: Tree, ints: Integers, of: Of) -> Any | None:
 
 
 def _guard(tree: Tree, ints: Integers, of: Of) -> Any | None:
-    """A condition of sort bool, as far as it is known."""
+    """The formula of an expression of sort bool; None if a part of it isn't known here."""
     if not isinstance(tree, tuple):
         return z3.BoolVal(tree) if isinstance(tree, bool) else None
     head, *args = tree

@@ -1,4 +1,10 @@
-"""What is the same of a rule at all ranks: its facts, its variables, the ranks that suffice."""
+"""A rule of tensors before its ranks are chosen: its facts, the roles of its variables, the ranks.
+
+    (Permute (Add x y) order)   ->   leaves [x, y], kinds {x: Tensor, y: Tensor, order: order}
+
+:class:`Form` also says up to which rank the rule has to be proved, and whether that suffices for
+all ranks (``rewrites.py`` argues why), and enumerates the choices of ranks and axes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ from eqsynth.verify.verdict import Left
 
 _PAIRS: Final = frozenset({"kernel", "stride", "padding", "dilation", "output_padding", "size"})
 _LISTS: Final = frozenset({"shape", "before", "after"})
-# Numbers that count axes, or say which axes are meant.
+# Kinds of attributes that count axes, or say which axes an operator means.
 _COUNTED: Final = frozenset({"axis", "axes", "order"})
 _MOST_CASES: Final = 20_000
 _MOST_RANK: Final = 5
@@ -26,13 +32,27 @@ _MOST_RANK: Final = 5
 
 @dataclass(frozen=True)
 class Unsaid:
-    """A value that only the dtypes tell, or nothing: a text, a number that isn't an integer."""
+    """The unknown value of a text (such as a dtype) or of a number that isn't an integer."""
 
     name: str
 
 
 class Form:
-    """What is the same in all cases of a rule."""
+    """The properties of a rule that don't depend on the choice of ranks and axes.
+
+    Attributes:
+        facts: the facts of the rule's body, and of its ``written`` terms.
+        sorts: variable -> sort.
+        kinds: variable -> the attribute of an operator that it stands for (``axis``, ``stride``),
+            or its sort where it is a tensor operand.
+        heads: the constructors in the rule.
+        of_any_rank: those of ``heads`` whose tensors can have any rank.
+        literal: the rank that the literal axes and shapes in the rule need (axis 1 needs rank 4).
+        leaves: the variables that stand for any tensor.
+        bools: the variables that a fact says are tensors of bools.
+        rank: the largest rank to prove.
+        limited: why proofs up to ``rank`` don't cover all ranks; empty if they do.
+    """
 
     def __init__(self, rules: RuleSet, rule: Rule) -> None:
         assert rule.equality is not None
@@ -45,8 +65,8 @@ class Form:
         self.kinds: dict[str, str] = {}
         self.heads: set[str] = set()
         self.of_any_rank: set[str] = set()
-        # Variables whose number of axes the rule fixes: tables of embeddings, which have two, and
-        # shapes of which a fact gives the length. All of their axes are named.
+        # Variables whose number of axes the rule fixes: tables of embeddings, which have two axes,
+        # and shapes whose length a fact gives. The rule names all axes of these.
         self.fixed = {
             side[1].name for fact in self.facts if fact[0] == "=" for side in fact[1:]
             if is_call(side) and side[0] == "vec-length" and isinstance(side[1], Var)
@@ -62,7 +82,8 @@ class Form:
                        and n in self.kinds]  # fmt: skip
         marks = sum(kind == "axis" or (kind == "axes" and self.sorts[n] == "i64")
                     for n, kind in self.kinds.items())  # fmt: skip
-        # Where operands are aligned at the right, each may begin elsewhere beside a named axis.
+        # Broadcast operands are aligned at the right, so the first axis of each operand may lie at
+        # another place relative to a named axis; each further shape needs one more rank.
         aligned = any(OPERATORS[h].kind == "elementwise" and (OPERATORS[h].arity or 2) > 1
                       for h in self.heads if h in OPERATORS) or "Expand" in self.heads  # fmt: skip
         spread = self._shapes() - 1 if marks and aligned else 0
@@ -77,7 +98,8 @@ class Form:
         self.limited = self._limits()
 
     def _shapes(self) -> int:
-        """How many shapes the tensors have that facts don't say are equal."""
+        """The number of different shapes that the tensors have, after the facts that say that two
+        shapes are equal."""
         same = {name: name for name in self.leaves}
         for fact in self.facts:
             sides = [side[1].name for side in fact[1:] if is_call(side) and side[0] == "shape" and
@@ -91,7 +113,7 @@ class Form:
         return is_call(tree) and self.rules.known.is_constructor(tree[0])
 
     def _scan(self, tree: Tree) -> None:
-        """Which variable is which argument of an operator."""
+        """Record for each variable in a term which argument of which operator it is."""
         if not is_call(tree):
             return
         if self._is_term(tree):
@@ -129,7 +151,7 @@ class Form:
                 self.literal = max(self.literal, part + 3)
 
     def _limits(self) -> str:
-        """Why the ranks that are looked at don't speak for all; an empty text if they do."""
+        """Why a proof up to ``self.rank`` doesn't cover all ranks; an empty text if it does."""
         if self.leaves and all(self._has_one_rank(name) for name in self.leaves):
             return ""
         odd = next((f for f in self.facts if not self._invariant(f)), None)
@@ -146,7 +168,7 @@ class Form:
         return f"the fact {render(odd)}" if odd is not None else ""
 
     def _has_one_rank(self, name: str) -> bool:
-        """Whether a fact says a tensor's rank, which is then among those that are looked at."""
+        """Whether a fact fixes a tensor's rank; ``self.rank`` is raised to that rank."""
         for fact in self.facts:
             if fact[0] == "=" and ("vec-length", ("shape", Var(name))) in fact[1:]:
                 rank = next((side for side in fact[1:] if isinstance(side, int)), None)
@@ -159,11 +181,11 @@ class Form:
         return isinstance(tree, Var) and tree.name in self.fixed
 
     def _invariant(self, fact: Tree) -> bool:
-        """Whether merging axes that nothing names can't change if a fact holds."""
+        """Whether a fact holds just as well after adjacent axes that nothing names are merged."""
         if fact[0] == "=" and any(self._is_term(side) for side in fact[1:]):
             return True
         if fact[0] in COMPARISONS:
-            # The order of an axis and of the first of the last so many.
+            # A comparison of an axis with ``rank - n``, the first of the last ``n`` axes.
             a, b = fact[1:]
             for axis, other in ((a, b), (b, a)):
                 if isinstance(axis, Var) and self.kinds.get(axis.name) == "axis" and is_call(other):
@@ -173,8 +195,8 @@ class Form:
         return all(self._by_axis(part) for part in fact[1:])
 
     def _by_axis(self, tree: Tree) -> bool:
-        """Whether an expression says nothing of how many axes there are, nor of an axis's number
-        but which extent is meant."""
+        """Whether an expression depends on neither the number of axes nor an axis's number, except
+        to select an extent: ``(vec-get (shape x) axis)`` passes, ``(+ axis 1)`` doesn't."""
         if isinstance(tree, Var):
             return self.kinds.get(tree.name) not in _COUNTED
         if not is_call(tree):
@@ -200,7 +222,11 @@ class Form:
         return all(self._by_axis(part) for part in tree[1:])
 
     def choices(self) -> Iterator[Mapping[str, Any]]:
-        """Ranks, axes and lengths, in all their combinations."""
+        """All combinations of ranks, axes and lengths: variable -> choice.
+
+        Raises:
+            Left: there are too many combinations.
+        """
         ranks = [*range(self.rank + 1), *((4,) if self.windows and self.rank < 4 else ())]
         options: dict[str, list[Any]] = {name: list(ranks) for name in self.leaves}
         most = max(ranks)
@@ -227,7 +253,11 @@ class Form:
             yield dict(zip(options, chosen, strict=True))
 
     def length(self, name: str) -> int:
-        """The number of tensors of a list, which the facts have to say."""
+        """The number of tensors of a list, which a fact has to give.
+
+        Raises:
+            Left: no fact does.
+        """
         for fact in self.facts:
             if fact[0] == "=" and ("vec-length", Var(name)) in fact[1:]:
                 found = next((side for side in fact[1:] if isinstance(side, int)), None)

@@ -1,16 +1,17 @@
-"""Rules of indices over all integers: rewrites, and what analyses say of ranges and divisors.
+"""Prove rules of indices over all integers: rewrites, and the analyses of ranges and divisors.
 
-An index is an integer at each point of its iterators, so that a variable of a rule is any integer,
-and ``low(x)``, ``high(x)`` and ``divides(m, x)`` say of it what the analyses of ``index.egg`` say
-of each index (which are verified as rules of their own)::
+    (IAdd x (INum 0)) = x   ->   x + 0 = x for each integer x
+
+An index has an integer value at each point of its iterators, so a variable of a rule stands for any
+integer. The analyses of ``index.egg`` mean the following; their rules are verified here too::
 
     low(x) <= x <= high(x);   divides(m, x): m > 1 and m | x;   0 <= (It k n) < n
 
-Weights steer and mean nothing. Divisors of what is matched are positive, since no other index
-exists; those of what a rule makes have to be shown positive.
+Weights only steer the search and mean nothing here. The divisors in a matched term are positive,
+since no other index can be built; the divisors in a term that a rule makes must be shown positive.
 
-Why that is for all sizes: a class of indices has one value at each point, so a rule is true of all
-indices if it is true of all values that the facts allow at a point.
+Why this proves a rule for all sizes: all indices of an e-class have the same value at each point.
+So a rule holds for all indices if it holds for all values that its facts allow at one point.
 """
 
 from __future__ import annotations
@@ -34,32 +35,39 @@ from eqsynth.verify.integers import Integers, value
 from eqsynth.verify.verdict import Left, Wrong
 
 MEANT: Final = frozenset({"low", "high", "divides", "divisor"})
-"""Functions and relations of indices on which equalities rely."""
+"""The functions and relations of indices on which the conditions of equalities rely."""
 
 _HEADS: Final = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin", "IMax"})
-# Numbers of a counterexample are looked for within these bounds first.
+# The numbers of a counterexample are sought within these bounds, one bound after the other.
 _BOUNDS: Final = (6, 30, 300)
-# Where a claim is false at a point, and an iterator would have to run further: not replayed.
+# A counterexample that needs an iterator of a larger extent isn't replayed.
 _LONGEST: Final = 4096
 
 
 class _NotPositive(Exception):
-    """Raised for a divisor that a rule makes, with the formula that says it isn't positive."""
+    """Raised for a divisor in a term that a rule makes if it may not be positive; the argument is
+    the formula ``divisor <= 0``."""
 
 
 @dataclass
 class _Proof:
-    """One rule as formulas over integers."""
+    """One rule as formulas over integers.
+
+    Attributes:
+        values: the name of a variable, or the text of an iterator -> its integer.
+        ranges: the text of ``(low x)`` or ``(high x)`` -> its integer.
+    """
 
     sorts: Mapping[str, str]
     ints: Integers = field(default_factory=Integers)
     values: dict[str, Any] = field(default_factory=dict)
     ranges: dict[str, Any] = field(default_factory=dict)
-    # Whether what is read is what the rule makes: no longer known to be an index.
+    # Set while the right side is read. It isn't known to be an index, so its divisors have to be
+    # shown positive.
     making: bool = False
 
     def of(self, tree: Tree) -> Any:
-        """The value of a variable, of an index, or of what is known of one."""
+        """The value of a variable, of an index, or of a bound (``low``, ``high``) of an index."""
         if is_call(tree):
             head, *args = tree
             if head in _HEADS:
@@ -91,7 +99,7 @@ class _Proof:
         if head in ("IMin", "IMax"):
             first = a <= b if head == "IMin" else a >= b
             return z3.If(first, a, b)
-        # Before the quotient is there: what says what it is says too that b is positive.
+        # This comes before ``floor``, whose hypotheses about the quotient imply that b is positive.
         if not self.making:
             self.ints.suppose(b > 0)
         elif not self.ints.ask(b > 0).true:
@@ -107,7 +115,8 @@ class _Proof:
         return self.ranges[key]
 
     def suppose(self, fact: Tree) -> None:
-        """What a fact of the rule says; weights and relations of others say nothing."""
+        """Add the meaning of a fact to the hypotheses. Facts about weights, and relations that this
+        module doesn't know, add nothing."""
         head, *args = fact
         if _says(fact, "weight"):
             return
@@ -127,10 +136,11 @@ class _Proof:
 
 
 def verify_index_rule(rules: RuleSet, rule: Rule) -> str:
-    """Proves a rewrite of indices; how, in words.
+    """Prove a rewrite of indices; return how it was proved, in words.
 
     Raises:
-        Left, Wrong
+        Left: it wasn't proved.
+        Wrong: it is false on some numbers.
     """
     assert rule.equality is not None
     proof = _read(rules, rule, rule.equality)
@@ -150,10 +160,11 @@ def verify_index_rule(rules: RuleSet, rule: Rule) -> str:
 
 
 def verify_range_rule(rules: RuleSet, rule: Rule) -> str:
-    """Proves what an analysis says of indices: a bound, a divisor.
+    """Prove the claims of an analysis rule about indices (bounds, divisors); return how, in words.
 
     Raises:
-        Left, Wrong
+        Left: a claim wasn't proved.
+        Wrong: a claim is false on some numbers.
     """
     proof = _read(rules, rule, rule.actions)
     for action in rule.actions:
@@ -220,7 +231,7 @@ def _text(rule: Rule, tree: Tree) -> str:
 
 
 def _models(proof: _Proof, wrong: Any) -> Iterator[Any]:
-    """Numbers on which a claim is wrong, small ones first."""
+    """Models of Z3 in which the formula ``wrong`` holds, those with small numbers first."""
     shown = [x for x in (*proof.values.values(), *proof.ranges.values()) if z3.is_expr(x)]
     for bound in _BOUNDS:
         small = [z3.And(x >= -bound, x <= bound) for x in shown]
@@ -230,10 +241,10 @@ def _models(proof: _Proof, wrong: Any) -> Iterator[Any]:
 
 
 def _replay_rewrite(rules: RuleSet, rule: Rule, proof: _Proof, wrong: Any) -> None:
-    """Fires the rule in an e-graph on indices that have the values of a model.
+    """Fire the rule in an e-graph on indices that have the values of a model.
 
     Raises:
-        Wrong: the sides that it unites differ, as the interpreter of indices says.
+        Wrong: the rule unites two indices that have different values or ranges.
     """
     assert rule.equality is not None
     for model in _models(proof, wrong):
@@ -265,7 +276,11 @@ def _replay_rewrite(rules: RuleSet, rule: Rule, proof: _Proof, wrong: Any) -> No
 
 
 def _index_of(name: str, proof: _Proof, model: Any, slots: list[int]) -> Any:
-    """An index of the value that a model gives, within the bounds that it gives."""
+    """An index that has the value and the bounds which a model gives the variable ``name``.
+
+    A variable with bounds 2 and 5 becomes ``(IAdd (It k 4) (INum 2))``; the extent 4 is added to
+    ``slots``.
+    """
     if name not in proof.values:
         return ("INum", 0)
     at = value(model, proof.values[name])
@@ -280,10 +295,10 @@ def _index_of(name: str, proof: _Proof, model: Any, slots: list[int]) -> Any:
 
 
 def _replay_claim(rule: Rule, proof: _Proof, claim: Any, action: Tree) -> None:
-    """Computes facts and claim of an analysis at the numbers of a model, by Python's integers.
+    """Evaluate the facts and the claim of an analysis on the numbers of a model, in Python.
 
     Raises:
-        Wrong: the facts hold there, and the claim doesn't.
+        Wrong: the facts hold on these numbers and the claim doesn't.
     """
     for model in _models(proof, z3.Not(claim)):
         point = {name: value(model, x) for name, x in (*proof.values.items(),
@@ -298,7 +313,8 @@ def _replay_claim(rule: Rule, proof: _Proof, claim: Any, action: Tree) -> None:
 
 
 def _holds(fact: Tree, point: Mapping[str, int]) -> bool:
-    """Whether a fact or a claim is true at a point; analyses have the values that it gives."""
+    """Whether a fact or a claim is true at a point, which gives the values of the variables and of
+    their bounds."""
     head, *args = fact
     if head == "set":
         x, bound = _at(args[0][1], point), _at(args[1], point)

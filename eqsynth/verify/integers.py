@@ -1,21 +1,21 @@
-"""Integers in Z3: quotients that floor and that truncate, hypotheses, and what follows from them.
+"""Integers in Z3: hypotheses, floored and truncated quotients, and questions about them.
 
-A quotient is a variable of its own, with the two inequalities that say what it is::
+Each quotient becomes a new variable with a remainder and the inequalities that define both::
 
     q = x // m   ->   x = m*q + r,  0 <= r < m        (m > 0)
 
-so that Z3 sees polynomials alone. It decides linear ones; of products it knows some. Where it gives
-up, lemmas about these quotients are added, each of which holds of all integers::
+so that Z3 gets polynomials only. Z3 decides linear formulas; with products of variables it often
+gives up. The question is then asked again with lemmas that hold for all integers::
 
-    a >= 0, b >= 0  ->  a*b >= 0                                  a divisor, b of 0 <= r and r < m
-    m > 0  ->  z = 0  or  m*(z - 1) >= 0  or  m*(-z - 1) >= 0      z a difference of quotients, or
-                                                                   of one and a sum of two
+    a >= 0, b >= 0  ->  a*b >= 0            a: a divisor;  b: a remainder r, or m - 1 - r
+    m > 0  ->  z = 0  or  m*(z - 1) >= 0  or  m*(-z - 1) >= 0
+                                            m: a divisor;  z: q1 - q2, or q1 - (q2 + q3)
 
-which makes most of what is left linear in the products.
+With the lemmas, most questions become linear in the products.
 
-Work is bounded by Z3's own count of it, so that the same question has the same answer on a busy
-machine. The engine's integers have 64 bits and here they have none: what overflows there is no
-match (``tests/verify`` holds the engine to it).
+Z3's work is bounded by its own count of steps and not by time, so a question has the same answer
+on a busy machine. Integers have 64 bits in the engine and are unbounded here: where a computation
+overflows in the engine, a rule doesn't match (``tests/verify`` checks that it doesn't).
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ import z3
 from eqsynth.verify.verdict import Left
 
 WORK: Final = 1_500_000
-"""What one question may cost, in Z3's units; a second or so."""
+"""The most work for one question, in Z3's units (``rlimit``); about a second."""
 
-# Variables that an equality says are gone first, which leaves fewer products.
+# The tactics of the second attempt. Variables that an equality defines are eliminated first, which
+# leaves fewer products.
 _ELIMINATING: Final = ("simplify", "propagate-values", "solve-eqs", "simplify", "smt")
 
-# Quotients beyond so many have no lemmas: these are as many as pairs of quotients.
+# Lemmas are added for each pair of quotients, so only the last quotients get any: 8 for lemmas
+# about differences of two, 5 for lemmas about three.
 _MOST_QUOTIENTS: Final = 8
 _MOST_SUMS: Final = 5
 
@@ -48,7 +50,7 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
 @contextmanager
 def within(limit_s: float) -> Iterator[None]:
-    """After so many seconds of the processor no question is asked any more: `Left` is raised."""
+    """A context in which a question raises `Left` after ``limit_s`` seconds of processor time."""
     token = _deadline.set(time.process_time() + limit_s)
     try:
         yield
@@ -58,7 +60,7 @@ def within(limit_s: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of a question: true, false with numbers that show it, or neither."""
+    """The answer to a question: true, false with a model that shows it, or neither (unknown)."""
 
     true: bool
     model: Any = None
@@ -70,12 +72,17 @@ class Answer:
 
 @dataclass
 class Integers:
-    """Variables and what is known about them."""
+    """Integer variables and the hypotheses about them.
+
+    Attributes:
+        known: the hypotheses, formulas of Z3.
+        names: numbers that make the names of variables unique.
+    """
 
     known: list[Any] = field(default_factory=list)
     names: count[int] = field(default_factory=count)
-    # Quotient and remainder by the ids of what is divided; the terms are kept, so that their ids
-    # stay theirs.
+    # (id of the dividend, id of the divisor, kind) -> (quotient, remainder, dividend, divisor).
+    # Dividend and divisor are kept so that Z3 doesn't give their ids to other terms.
     divided: dict[tuple[int, int, str], tuple[Any, ...]] = field(default_factory=dict)
 
     def fresh(self, stem: str) -> Any:
@@ -85,12 +92,12 @@ class Integers:
         self.known += facts
 
     def floor(self, x: Any, m: Any) -> tuple[Any, Any]:
-        """Quotient and remainder that floor. That m is positive is the caller's to know."""
+        """The floored quotient and remainder. The caller makes sure that m is positive."""
         q, r = self._divided(x, m, "floor")
         return q, r
 
     def truncated(self, x: Any, m: Any) -> tuple[Any, Any]:
-        """Quotient and remainder as the engine's ``/`` and ``%`` give them, m not 0."""
+        """The truncated quotient and remainder, as of the engine's ``/`` and ``%``; m isn't 0."""
         q, r = self._divided(x, m, "truncated")
         return q, r
 
@@ -111,7 +118,7 @@ class Integers:
         return self.divided[key][:2]
 
     def ask(self, goal: Any, given: Sequence[Any] = (), work: int = WORK) -> Answer:
-        """Whether a goal follows from what is known and from what is given beside it."""
+        """Whether ``goal`` follows from the hypotheses and from ``given``."""
         goal = z3.simplify(goal) if z3.is_expr(goal) else z3.BoolVal(bool(goal))
         if z3.is_true(goal):
             return Answer(True)
@@ -123,7 +130,7 @@ class Integers:
         return _checked([*facts, *self._lemmas(facts)], work, _ELIMINATING)
 
     def _lemmas(self, facts: Sequence[Any]) -> list[Any]:
-        """What is true of products of divisors, remainders and differences of quotients."""
+        """The lemmas of the module's docstring for the quotients that are known or in ``facts``."""
         quotients = [(q, r, m) for (_, _, kind), (q, r, _, m) in self.divided.items()
                      if kind == "floor"]  # fmt: skip
         quotients += [(a / m, a % m, m) for a, m in _divisions(facts)]
@@ -152,13 +159,15 @@ class Integers:
         return self.ask(goal, given, work).true
 
     def consistent(self, given: Sequence[Any] = (), work: int = WORK) -> Answer:
-        """Numbers for all that is known, as a model, if there are some: a rule that never matches
-        says nothing, and isn't proved by it."""
+        """Whether the hypotheses contradict each other: ``true`` if they do, ``false`` with a model
+        that satisfies them if they don't. A rule whose facts never hold isn't reported as proved.
+        """
         return _checked([*self.known, *given], work)
 
 
 def _divisions(facts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """What facts divide, and by what: Z3's own quotients and remainders by no fixed number."""
+    """The (dividend, divisor) of each ``div`` and ``mod`` of Z3 in ``facts`` whose divisor isn't a
+    constant."""
     found: dict[tuple[int, int], tuple[Any, Any]] = {}
     seen: set[int] = set()
     waiting = list(facts)
@@ -176,7 +185,7 @@ def _divisions(facts: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def _no_other_multiple(m: Any, z: Any) -> Any:
-    """m*z is 0, or at least as far from it as m."""
+    """The lemma that the multiple ``m*z`` is 0 or at least ``m`` away from 0, for ``m > 0``."""
     return z3.Implies(m > 0, z3.Or(z == 0, m * (z - 1) >= 0, m * (-z - 1) >= 0))
 
 
@@ -185,7 +194,7 @@ def number(x: Any) -> Any:
 
 
 def value(model: Any, x: Any) -> int:
-    """The number that a model gives a term."""
+    """The number that a model gives for a term."""
     if isinstance(x, int):
         return x
     found = model.eval(x, model_completion=True)

@@ -1,19 +1,21 @@
-"""Laws of the e-graph whose answers the calculus gives: which of its functions stand behind each.
+"""The functions of the calculus that compute the answers of each law, for the outcome ``by law``.
 
-A rule that requests such a law states no equality of its own. The law's function is a tactic
-(``egraph/tactics``), which says steps of the calculus; whoever unites applies them
-(``egraph/answers.py``), so that no term of a tactic's own gets into an e-graph. The functions'
-equalities are argued in their modules' docstrings; the obligation, that whatever isn't refused is
-equal, is tested with arguments at random (``tests/calculus``), and with tactics that say steps at
-random (``tests/egraph/test_hostile_tactics.py``). That is neither a proof by Z3 nor a sample of the
-rule, and is told as what it is: ``by law``.
+    like-terms  ->  calculus.rearrange
 
-``tests/verify/test_laws.py`` watches saturations: each step of a law below has to be of a function
-that is named beside it.
+A rule that requests a law states no equality itself. The law is a tactic (``egraph/tactics``) that
+only proposes steps of the calculus. ``egraph/answers.py`` applies these steps and unites the
+results, so no term that a tactic builds itself gets into an e-graph. Why each function of the
+calculus keeps the meaning of a term is argued in the docstring of its module. That each result
+which a function doesn't refuse is equal is tested with random arguments (``tests/calculus``) and
+with tactics that propose random steps (``tests/egraph/test_hostile_tactics.py``). This is neither a
+proof by Z3 nor a sample of the rule, so it has its own outcome: ``by law``.
 
-Two laws compute their answers themselves (``COMPUTED`` of ``egraph/tactics/table.py``): the forms
-in which proofs meet. Their proof is written where they are computed (``ARGUED``), with a test of
-random arguments as its obligation, and is told as such.
+``tests/verify/test_laws.py`` watches saturations and checks that each step of a law calls a
+function that is listed for that law below.
+
+Some laws compute their answers themselves (``COMPUTED`` of ``egraph/tactics/table.py``): they put
+terms into forms in which two proofs meet. ``ARGUED`` names the file with their proof, and the test
+of that proof with random arguments.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "view-merge": ("inline",),
     "window-split": ("close", "recount"),
 }
-"""Functions of the calculus by the law that proposes their arguments."""
+"""Law -> the functions of the calculus to which the law proposes arguments."""
 
 
 _EXPANSION: Final = ("eqsynth/egraph/tactics/expansion.py", "tests/egraph/test_expansion.py")
@@ -85,11 +87,12 @@ _EXPANSION: Final = ("eqsynth/egraph/tactics/expansion.py", "tests/egraph/test_e
 ARGUED: Final[Mapping[str, tuple[str, str]]] = {
     "expand": _EXPANSION, "expand-cancels": _EXPANSION, "expand-points": _EXPANSION,
 }  # fmt: skip
-"""Of laws that compute their answers: the file whose docstring proves them, and the test of it."""
+"""Law that computes its answers itself -> the file whose docstring has its proof, and the test."""
 
 
 def behind(law: str) -> str:
-    """Where a law's equality is argued; empty if it isn't."""
+    """The text that names the functions or the file in which the equality of a law's answers is
+    argued; empty for an unknown law."""
     if law in ARGUED:
         proof, test = ARGUED[law]
         return f"the proof that {proof} begins with (tested: {test})"

@@ -1,10 +1,14 @@
-"""Operators on tensors of symbolic extents: which arguments they take, their shape, their elements.
+"""Operators on tensors of symbolic extents: their conditions, result shapes and elements.
 
-A tensor of a known rank is its extents and a function from indices (in range) to a value. What an
-operator asks of its arguments is *required*: supposed of terms that a rule matches, since no other
-terms exist, and shown of those that it makes.
+    Slice(x, axis=0, start, stop, step=1)   ->   requires 0 <= start <= stop <= n
+                                                 shape (stop - start,), at(i) = x.at(i + start)
 
-``tests/verify/test_operators.py`` holds each operator to the interpreter at random shapes.
+A tensor of a known rank is given by its extents and by a function from indices in range to
+elements. The conditions of an operator on its arguments are passed to ``require``. For the terms
+that a rule matches they are hypotheses, since only well-typed terms exist; for the terms that a
+rule makes they have to be proved.
+
+``tests/verify/test_operators.py`` compares each operator with the interpreter at random shapes.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from eqsynth.verify.windows import Windows
 
 
 def broadcast(shapes: Sequence[Extents], require: Require) -> Extents:
-    """The shape that shapes are broadcast to, aligned at the right."""
+    """The shape to which ``shapes`` are broadcast, aligned at the right: (3, 1), (4) -> (3, 4)."""
     rank, result = max(map(len, shapes), default=0), []
     for axis in range(-rank, 0):
         joined: Any = 1
@@ -51,7 +55,7 @@ def broadcast(shapes: Sequence[Extents], require: Require) -> Extents:
 
 
 def projected(index: Sequence[Any], shape: Extents, result: Extents) -> Extents:
-    """Where a tensor that is broadcast to a result is read."""
+    """The index at which a tensor of ``shape`` that is broadcast to ``result`` is read."""
     own = list(index)[len(index) - len(shape) :]
     there = result[len(result) - len(shape) :]
     return tuple(
@@ -65,15 +69,15 @@ class Operators(Windows):
 
     def __init__(self, ints: Integers, require: Require) -> None:
         super().__init__(ints, require)
-        # An element of each tensor whose elements are places, by the name of that function.
+        # Name of a function that :meth:`_as_place` made -> the element which it stands for.
         self._tensors: dict[str, Read] = {}
 
     def apply(self, name: str, args: list[Any]) -> Symbolic:
-        """An operator of the schema applied to tensors and attributes, in the schema's order.
+        """Apply an operator of the schema to tensors and attributes in the schema's order.
 
         Raises:
             IllTyped: the ranks don't fit.
-            Left: an operator that isn't known here.
+            Left: the operator isn't known here.
         """
         row = OPERATORS.get(name)
         if row is None:
@@ -95,7 +99,11 @@ class Operators(Windows):
         return computed(shape, at)
 
     def _cast(self, x: Symbolic, dtype: Any) -> Symbolic:
-        """Of what is 0 or 1, which every dtype holds."""
+        """Convert elements that are 0 or 1: every dtype can represent these two numbers.
+
+        Raises:
+            Left: an element that is read may be another number.
+        """
 
         def at(index: Extents) -> Value:
             value = x.at(index)
@@ -113,8 +121,8 @@ class Operators(Windows):
         return computed(shape, lambda index: self._as_data(index[axis]))
 
     def _embedding(self, table: Symbolic, ids: Symbolic) -> Symbolic:
-        """Rows of a table. Each id is the place of a row: an embedding by another one is no term
-        that a rule could match."""
+        """Rows of ``table`` selected by ``ids``. Each id is taken to be in range: an embedding
+        whose ids are out of range has no value, so no rule has to hold for it."""
         self.needs(table.rank == 2)
 
         def at(index: Extents) -> Value:
@@ -123,7 +131,7 @@ class Operators(Windows):
         return computed((*ids.extents, *table.extents[1:]), at)
 
     def _as_place(self, data: Value) -> Any:
-        """An element of a tensor of integers as an index: ``ids[i]`` is a function of i.
+        """An element of a tensor of integers as an index: ``ids[i]`` -> an unknown function of i.
 
         Raises:
             Left: the element isn't read from a tensor at an index.
@@ -138,7 +146,8 @@ class Operators(Windows):
         return place(*map(number, data.index))
 
     def _as_data(self, index: Any) -> Value:
-        """An index as an element: that of the tensor, if the index is by :meth:`_as_place`."""
+        """An index as an element. If :meth:`_as_place` made the index, this is the tensor's element
+        from which it was made."""
         data = self._tensors.get(index.decl().name()) if z3.is_app(index) else None
         if data is None:
             return as_value(index)
@@ -169,7 +178,8 @@ class Operators(Windows):
         n = self._axis(x, axis)
 
         def at(i: Extents) -> Value:
-            # Z3's own remainder: it is renamed with the iterators in it, and says nothing of n.
+            # Z3's own remainder and not ``ints.floor``: iterators in it are substituted with the
+            # rest of the index, and it doesn't suppose that n is positive.
             place = (number(i[axis]) + amount) % n
             return x.at((*i[:axis], place, *i[axis + 1 :]))
 
@@ -214,7 +224,7 @@ class Operators(Windows):
             same(shape[a], x.extents[b]) or self.ints.holds(number(shape[a]) == x.extents[b])
             for a, b in zip(long, own, strict=True)
         ):
-            # Axes of extent 1 that come and go.
+            # The reshape only adds and removes axes of extent 1.
             place = dict(zip(own, long, strict=True))
             return Symbolic(shape, lambda i: x.at(tuple(
                 i[place[b]] if b in place else 0 for b in range(x.rank))), x.flat)  # fmt: skip
@@ -319,7 +329,8 @@ class Operators(Windows):
         return computed((*batch, a.extents[-2], b.extents[-1]), at)
 
     def _layernorm(self, x: Symbolic, g: Symbolic, h: Symbolic, axes: Any, eps: Any) -> Symbolic:
-        """Some function of the row that is normalized, the scale, the shift and the place."""
+        """Each element is an unknown function of the row that is normalized, the scale, the shift,
+        eps and the position in the row; two results are equal if all of these are."""
         self.needs(0 <= axes <= x.rank)
         keep = x.rank - axes
         for t in (g, h):
@@ -351,7 +362,7 @@ class Operators(Windows):
 
 
 def _places_equal(a: Value, b: Value) -> Value:
-    """1 where two places are one, else 0."""
+    """The element of ``eq``: for two indices, a guard that is 1 if they are equal, else 0."""
     if not all(isinstance(side, Read) and side.name == "integer" for side in (a, b)):
         return Call("eq", (a, b))
     assert isinstance(a, Read) and isinstance(b, Read)
@@ -365,8 +376,10 @@ SPECTATORS: Final = frozenset({
     "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
     "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
 })  # fmt: skip
-"""Operators that treat axes that they don't name alike, and apart from each other. The axes of an
-embedding's ids are such; both axes of its table are named."""
+"""The operators that treat the axes which they don't name independently, and all in the same way.
+
+The axes of an embedding's ids are unnamed in this sense; both axes of its table count as named.
+"""
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(attr for attr, _ in row.attrs) for name, row in OPERATORS.items()

@@ -1,8 +1,9 @@
-"""A value as a sum of terms: factors, iterators, conditions, and what is multiplied.
+"""Write an element as a sum of terms; each has a factor, iterators, conditions and atoms.
 
     sum_k [0 <= i - k] * (a[k] + 2 b[k])  ->  sum_k [..] a[k],  2 sum_k [..] b[k]
 
-Distributing holds of finite numbers (:data:`FINITE`), since 0 * inf is no number.
+An atom is a factor that isn't a sum, product or number: a read, or a function's value. A product
+is distributed over a sum only if all numbers in it are finite (:data:`FINITE`): 0 * inf is nan.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from eqsynth.verify.verdict import Left
 _RING: Final = frozenset({"add", "sub", "mul", "neg"})
 
 FINITE: Final = frozenset({"points", *(f.name for f in FUNCTIONS.values() if f.finite)})
-"""Functions that are finite on all finite numbers, as real numbers; of the points of a window
-there is at least one."""
+"""The functions whose value is a finite real number for all finite arguments. ``points`` is one
+over the number of points in a window, and a window has at least one point."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Term:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the atoms are: terms that are alike have the same."""
+        """The sorted kinds and names of the atoms. Like terms have the same names."""
         return tuple(sorted(
             f"{type(a).__name__} {getattr(a, 'name', '') or getattr(a, 'reducer', '')}"
             for a in self.atoms
@@ -59,14 +60,14 @@ class Term:
 
 
 def terms(value: Value, apart: bool = False) -> Iterator[Term]:
-    """A value as a sum of terms.
+    """Write a value as a sum of terms.
 
     Args:
-        apart: of a guard ``[c] f + [not c] g``, and not ``[c] f + g - [c] g``, which has the same
-            terms whatever c is.
+        apart: write a guard ``c ? f : g`` as ``[c] f + [not c] g``. The default is
+            ``[c] f + g - [c] g``, which needs no negated condition.
 
     Raises:
-        Left: a number or a function that may not be finite.
+        Left: a number or a function may be infinite.
     """
     match value:
         case Number(value=float() as n) if math.isfinite(n):
@@ -101,8 +102,8 @@ def terms(value: Value, apart: bool = False) -> Iterator[Term]:
 
 
 def _finite(value: Value) -> bool:
-    """Whether a value is a finite real number, as elements of tensors are. A maximum over padding
-    alone is not, nor a number that a rule only names."""
+    """Whether a value is a finite real number. Elements of tensors are supposed to be; a maximum
+    that may be of padding alone (-inf) isn't, nor is a number that the rule only names."""
     match value:
         case Number():
             return isinstance(value.value, float) and math.isfinite(value.value)
@@ -120,7 +121,7 @@ def _with(term: Term, condition: Any) -> Term:
 
 
 def _product(one: Term, two: Term) -> Term:
-    # Iterators of the second get names of their own: a sum may be multiplied by itself.
+    # The iterators of the second term are renamed, since a sum may be multiplied by itself.
     named = [(i, z3.FreshInt("k")) for i, _ in two.iterators]
     iterators = tuple((k, e) for (_, k), (_, e) in zip(named, two.iterators, strict=True))
     conditions = tuple(renamed(c, named) for c in two.conditions)

@@ -1,11 +1,11 @@
-"""Two sums over other iterators that are one sum: a relation between their iteration spaces.
+"""Relate the iteration spaces of two sums, so that equal sums over different iterators compare.
 
     sum_{k<n} [k == e] f(k)              =  [0 <= e < n] f(e)                        ``pinned``
     sum_{k<n} [low <= k < low + m] f(k)  =  sum_{j<m} [0 <= low + j < n] f(low + j)  ``narrowed``
 
-Each is a bijection of the places where the conditions hold: the first of one place, the second a
-shift. Which e and low there are is read off the conditions (where one of them turns from true to
-false); that the conditions hold nowhere else is asked of Z3.
+Each is a bijection between the points at which the conditions of both sides hold: ``pinned`` of a
+single point, ``narrowed`` by a shift. Candidates for ``e`` and ``low`` are the values of k at which
+a condition turns from true to false. Z3 then has to show that the conditions hold at no other k.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_PLACES = 8
 
 
 def pinned(term: Term, ints: Integers, given: Sequence[Any]) -> Term:
-    """The term without the iterators that its conditions say the value of."""
+    """Substitute the iterators whose value the conditions determine: [k == e] f(k) -> f(e)."""
     for k, extent in term.iterators:
         for place in (z3.IntVal(0), *_turns(term, k)):
             if _follows(term, k == place, ints, given):
@@ -33,7 +33,8 @@ def pinned(term: Term, ints: Integers, given: Sequence[Any]) -> Term:
 
 
 def narrowed(a: Term, b: Term, ints: Integers, given: Sequence[Any]) -> Term:
-    """``b`` over fewer places: iterators of the extents of ``a``, where its conditions allow it."""
+    """Replace iterators of ``b`` by iterators of smaller extents that ``a`` has, if the conditions
+    of ``b`` allow it."""
     for wanted in [e for _, e in a.iterators if not _has(b, e, ints, given)]:
         for k, extent in [(k, e) for k, e in b.iterators if not _has(a, e, ints, given)]:
             if not ints.holds(number(wanted) <= extent, given):
@@ -67,7 +68,8 @@ def _replaced(term: Term, k: Any, place: Any, by: Any, inside: tuple[Any, ...]) 
 
 
 def _turns(term: Term, k: Any) -> list[Any]:
-    """Values of an iterator at which a condition turns: of ``k - e < 0`` e and its neighbours."""
+    """Values of the iterator ``k`` at which a condition changes: for ``k - e < 0``, these are e,
+    e + 1 and e - 1."""
     found: dict[str, Any] = {}
     waiting = list(term.conditions)
     while waiting and len(found) < _MOST_PLACES:

@@ -1,23 +1,27 @@
-"""Rewrites of tensors, proved for all sizes at each of the ranks that suffice for all.
+"""Prove rewrites of tensors for all sizes, at a number of ranks that covers all ranks.
 
-At a rank a rule's tensors have symbolic extents, its axes are numbers, and all else that it names
-is symbolic. What it matches is supposed to be well-typed; what it makes is shown to be, of the same
-shape, with the same element at each index, in each dtype.
+    a @ b + a @ c = a @ (b + c)   ->   at each rank: equal shapes, and equal elements at [*n, i, j]
 
-**Ranks.** An operator treats the axes that it doesn't name each by itself and all alike
-(``operators.SPECTATORS``), and so do the facts that are let through (``forms.py``). Adjacent axes
-that no operator of the rule names can be merged into one, whose extent is the product, without
-changing what is equal; and an axis that isn't there is one of extent 1. A rule that names n axes
-leaves at most n + 1 groups of others, so ranks to 2 n + 1 have every case; one more for each
-further shape, where operands are aligned at the right and may begin within a group. Without named
-axes each axis is one of few: broadcast or not, reduced or not, row, column or batch; two beside
-those of a matrix have every case. A rule with other facts or operators isn't proved, though its
-ranks so far may be.
+At one choice of ranks, the extents of a rule's tensors are symbolic, its axes are numbers, and its
+other attributes are symbolic. The left side is supposed to be well-typed. The right side is shown
+to be well-typed, to have the same shape, and the same element at each index, in each dtype.
 
-**Dtypes.** Each assignment of dtypes that types the left side has to type the right side with the
-same dtype. Where all is of one dtype the sides may be the same (``comparing.py``), or
-for floats and not to the bit, or for integers of one size, equal polynomials. Where dtypes are
-mixed nothing but views is proved, and bools that are made of truths (``truths.py``).
+**Ranks.** An operator treats the axes that it doesn't name independently, and all in the same way
+(``operators.SPECTATORS``); so does each fact that is accepted (``forms.py``). Adjacent axes that no
+operator of the rule names can therefore be merged into one axis, whose extent is the product,
+without changing which sides are equal; and a missing axis is an axis of extent 1. A rule that names
+n axes leaves at most n + 1 groups of unnamed axes around them, so the ranks up to 2 n + 1 contain
+every case. Broadcast operands are aligned at the right, and an operand may begin inside a group, so
+each further shape takes one more rank. In a rule without named axes, each axis has one of a few
+roles: broadcast or not, reduced or not, row, column or batch. The ranks up to 2 contain every case,
+or up to 3 with a matrix product (a batch axis, the row and the column). A rule with other facts or
+operators isn't proved: the ranks at which it was shown may not cover the others.
+
+**Dtypes.** For each assignment of dtypes with which the left side is well-typed, the right side has
+to have the same dtype. If all terms have one dtype, a rule is proved by sides that are the same
+(``comparing.py``), or by equal polynomials: for floats if the rule isn't ``bitwise``, and for
+integers that wrap. If the dtypes are mixed, only rules of views are proved, and rules whose results
+are bools, by cases (``truths.py``).
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ from eqsynth.verify.verdict import Left
 
 
 def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
-    """Proves a rewrite of tensors; how, in words.
+    """Prove a rewrite of tensors; return how it was proved, in words.
 
     Raises:
         Left: what is left to show.
@@ -78,14 +82,16 @@ def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
 
 
 _EXACT: Final = frozenset({"integers", "bools", TRUTHS})
-# Reductions that don't round, and those that a library computes row by row.
+# Reductions without rounding, and operators that a library computes row by row: the bits of a row
+# don't depend on the other extents.
 _SAME_BITS: Final = frozenset({"ReduceMax", "ReduceMin", "MaxPool2d", "Softmax", "LayerNorm"})
 
 
 def _sums_anew(rule: Rule) -> bool:
-    """Whether the right side sums what the left one doesn't: ``slice(a) @ b -> slice(a @ b)``.
+    """Whether the right side has a sum that the left side hasn't: ``slice(a) @ b -> slice(a @ b)``.
 
-    The same products are summed, but in which order a library does it depends on all extents.
+    Both sums have the same products, but the order in which a library adds them depends on all
+    extents of the operands. So the last bits may differ.
     """
     assert rule.equality is not None
     left, right = rule.equality
@@ -95,7 +101,7 @@ def _sums_anew(rule: Rule) -> bool:
 
 
 def _summed(tree: Tree) -> Iterator[Tree]:
-    """The subterms that are sums."""
+    """The subterms whose operator is a contraction or a reduction that rounds."""
     if not is_call(tree):
         return
     row = OPERATORS.get(tree[0])
@@ -107,7 +113,12 @@ def _summed(tree: Tree) -> Iterator[Tree]:
 
 @dataclass
 class _Case:
-    """A rule at ranks and axes that are known."""
+    """A rule at one choice of ranks and axes.
+
+    Attributes:
+        bound: variable -> its value: a symbolic tensor, integers, a text.
+        making: set while the right side is built, whose conditions have to be proved.
+    """
 
     form: Form
     choice: Mapping[str, Any]
@@ -155,20 +166,20 @@ class _Case:
     # ---- what is matched ----------------------------------------------------------------
 
     def match(self) -> None:
-        """Supposes the facts, each when what it speaks of is known.
+        """Suppose each fact as soon as its variables are known.
 
         Raises:
-            IllTyped: there is no such term.
+            IllTyped: no term matches at these ranks.
         """
         waiting = list(self.form.facts)
         while waiting:
             left = [fact for fact in waiting if not self._supposed(fact)]
             if len(left) == len(waiting):
-                return  # What can't be said is not supposed.
+                return  # The variables of the other facts stay unknown: these aren't supposed.
             waiting = left
 
     def _supposed(self, fact: Tree) -> bool:
-        """Whether a fact could be looked at."""
+        """Suppose a fact and return True; return False if a variable in it isn't known yet."""
         head, *args = fact
         try:
             if head != "=":
@@ -203,7 +214,7 @@ class _Case:
 
         Raises:
             KeyError: a variable in it isn't known yet.
-            Left: what isn't known here.
+            Left: an operation in it isn't known here.
         """
         if isinstance(tree, Var):
             return self.bound[tree.name]
@@ -244,7 +255,11 @@ class _Case:
     # ---- what is made -------------------------------------------------------------------
 
     def show(self, modes: frozenset[str], bitwise: bool) -> None:
-        """Shows that both sides are tensors of one shape with equal elements.
+        """Show that both sides are tensors of one shape with equal elements.
+
+        Args:
+            modes: the kinds of dtypes for which the elements have to be equal (``dtypes.modes``).
+            bitwise: floats have to be equal to the last bit.
 
         Raises:
             Left: what is left to show.
@@ -270,7 +285,8 @@ class _Case:
             self.ints.suppose(i >= 0, i < extent)
         a, b = left.at(index), right.at(index)
         if MIXED in modes:
-            # What is the same where all is of one dtype may be converted in two places.
+            # The comparison of elements supposes one dtype. With several, the two sides may convert
+            # at different places.
             raise Left(f"the elements are equal where dtypes are mixed ({self})")
         if TRUTHS in modes:
             if not same_truths(a, b, self.ints, self.form.bools):

@@ -1,10 +1,12 @@
-"""Rewrites of scalars, the bodies of scopes: functions of any values, whatever their dtypes.
+"""Prove rewrites of scalars (the bodies of scopes) for all values and dtypes.
 
-A variable of a rule is any value of any dtype; a list of operands is as long as its function has
-arguments. Both sides have to be the same (``comparing.py``), and of one dtype for each
-assignment of dtypes. A comparison of two indices is 1 or 0, in every dtype that it is converted to.
-Where values of two dtypes could meet in one function, it has to stand on both sides as it is: it
-converts them there in the same way.
+    (Call "relu" (vec-of (Call "relu" (vec-of x)))) = (Call "relu" (vec-of x))   ->   proved
+
+A variable of a rule stands for any value of any dtype, and a list of operands has as many elements
+as its function has arguments. Both sides have to be the same (``comparing.py``), and have to have
+the same dtype for each assignment of dtypes. A comparison of two indices is 1 or 0 in every dtype
+to which it is converted. A call with several operands may convert them to a common dtype; so in a
+rule with several scalar variables, both sides must have the same calls with several operands.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _MOST_LEAVES: Final = 4
 
 
 def verify_scalar_rule(rules: RuleSet, rule: Rule) -> str:
-    """Proves a rewrite of scalars; how, in words.
+    """Prove a rewrite of scalars; return how it was proved, in words.
 
     Raises:
         Left: what is left to show.
@@ -53,7 +55,8 @@ def verify_scalar_rule(rules: RuleSet, rule: Rule) -> str:
 
 
 def _unconverted(value: Value) -> Value:
-    """A side that is a number, 0 or 1, whatever its dtype, which both sides share."""
+    """Remove the conversion of a side that is the number 0 or 1, or a guard of such numbers. Both
+    sides have the same dtype, so the conversion makes no difference between them."""
     if isinstance(value, Guard):
         return Guard(value.condition, _unconverted(value.inside), _unconverted(value.outside))
     if isinstance(value, Call) and value.name.startswith("to:"):
@@ -64,7 +67,7 @@ def _unconverted(value: Value) -> Value:
 
 
 def _joins(tree: Tree) -> Iterator[Tree]:
-    """Functions of several values in a tree."""
+    """The calls in a tree that have several operands."""
     if is_call(tree):
         if tree[0] == "Call" and is_call(tree[2]) and len(tree[2]) > 2:
             yield tree
@@ -81,7 +84,13 @@ def _leaves(tree: Tree, sorts: dict[str, str]) -> Iterator[str]:
 
 
 class _Scalars:
-    """What the facts of a rule say that its variables are, as terms over those that stay open."""
+    """One rule of scalars: its variables, and the translation of its terms to values.
+
+    Attributes:
+        lengths: variable of a list of operands -> its length.
+        known: variable -> the term that it stands for, by the rule's facts.
+        indices: variable of an index -> its integer.
+    """
 
     def __init__(self, rules: RuleSet, rule: Rule) -> None:
         assert rule.equality is not None
@@ -115,7 +124,7 @@ class _Scalars:
             self._measure(part)
 
     def closed(self, tree: Tree) -> Tree:
-        """A term with what is known of its variables in their places."""
+        """Substitute the known variables in a term, and evaluate ``vec-get`` and ``vec-length``."""
         if isinstance(tree, Var):
             found = self.known.get(tree.name)
             return tree if found is None else self.closed(found)
@@ -132,7 +141,8 @@ class _Scalars:
         return (head, *parts)
 
     def _unify(self, a: Tree, b: Tree) -> None:
-        """Supposes that two terms are one; what isn't said of them so is not supposed."""
+        """Suppose that two terms are equal by unifying them: variables get known. If the heads of
+        the terms differ, nothing is supposed."""
         a, b = self.closed(a), self.closed(b)
         if isinstance(b, Var) and not isinstance(a, Var):
             a, b = b, a
@@ -151,7 +161,7 @@ class _Scalars:
     # ---- values -------------------------------------------------------------------------
 
     def value(self, tree: Tree) -> Value:
-        """A scalar as a value."""
+        """Translate a scalar term to a value."""
         match tree:
             case Var(name=name) if self.sorts.get(name) == "Scalar":
                 return Read(name, (), ())
@@ -171,9 +181,12 @@ class _Scalars:
                 extents = shape[1:]
                 if all(isinstance(e, int) for e in extents) and isinstance(fill, float):
                     indices = [self.index(i) for i in at]
-                    inside = z3.And(*(z3.And(i >= 0, i < e)
-                                      for i, e in zip(indices, extents, strict=True)), True)
-                    # Numbers of a dtype, which counts where they are computed with.
+                    inside = z3.And(
+                        *(z3.And(i >= 0, i < e) for i, e in zip(indices, extents, strict=True)),
+                        True,
+                    )
+                    # The conversions keep the dtype of the numbers, which counts where functions
+                    # compute with them.
                     one, other = (Call(f"to:{dtype}", (Number(v),)) for v in (n, fill))
                     return Guard(inside, one, other)
         raise Left(f"what {render(tree)} is")
@@ -184,7 +197,7 @@ class _Scalars:
                          self._converted(dtype, value.outside))  # fmt: skip
         if isinstance(value, Call) and value.name.startswith("to:"):
             inner = value.args[0]
-            # 0 or 1 in every dtype that it was converted to before.
+            # The value is 0 or 1 in every dtype, so an earlier conversion can be dropped.
             boolean = isinstance(inner, Call) and inner.name in FUNCTIONS and (
                 FUNCTIONS[inner.name].result == "bool")  # fmt: skip
             if boolean or (isinstance(inner, Number) and inner.value in (0.0, 1.0)):
@@ -208,12 +221,19 @@ class _Scalars:
     # ---- dtypes -------------------------------------------------------------------------
 
     def same_dtypes(self, left: Tree, right: Tree) -> None:
-        """
+        """Check that both sides have the same dtype, for each assignment of dtypes to variables.
+
         Raises:
-            Left: dtypes for which the two sides have two, or the right side none.
+            Left: for some assignment the dtypes of the sides differ, or the right side has none.
         """
-        names = sorted({v.name for side in (left, right) for v in _parts(side)
-                        if isinstance(v, Var) and self.sorts.get(v.name) in ("Scalar", "String")})
+        names = sorted(
+            {
+                v.name
+                for side in (left, right)
+                for v in _parts(side)
+                if isinstance(v, Var) and self.sorts.get(v.name) in ("Scalar", "String")
+            }
+        )
         if len(names) > _MOST_LEAVES:
             raise Left("more dtypes than are looked at")
         matched = False
@@ -239,7 +259,8 @@ class _Scalars:
             case Var(name=name) if self.sorts.get(name) == "Scalar":
                 return ir.Read(Input(name, TensorType((), given[name])), ())
             case ("Num", n):
-                # A number that isn't whole makes a float of integers.
+                # 0.5 stands for any number that the rule only names: combined with an integer, a
+                # number that isn't whole gives a float.
                 return ir.Num(0.5 if isinstance(n, Var) else n)
             case ("Value", _):
                 return ir.Value(Index.iterator(0, 4))

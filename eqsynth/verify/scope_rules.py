@@ -1,13 +1,14 @@
-"""Rules of scopes, proved for all extents and ranks.
+"""Prove rules of scopes for all extents and ranks.
 
     [*x] = sum(k, *y) F(k) * [k == E]  =>  [*x] = sum(*y) F(E) * [0 <= E < #k]
 
-A group of axes is one axis: its values are counted through in row-major order, and what depends on
-the group depends on that number. A variable for a body is an element of a tensor, at the place that
-the iterators are at which it may depend on: those of all groups, and those in its parentheses; one
-for an index is a function of such a place into the integers. So both sides are values, and what
-tells whether others are equal tells it of these. What its conditions say of all iterators is
-supposed; a gate that says what is worth doing (``broadcasts over``) is not.
+A group of axes (``*x``) is treated as a single axis, whose iterator counts the group's points in
+row-major order. A variable for a body (``F``) becomes the element of an unknown tensor. Its index
+is made of the iterators on which ``F`` may depend: those of all groups, and the arguments in
+parentheses. A variable for an index (``E``) becomes an unknown function of iterators to integers.
+So both sides become values, which ``comparing.py`` compares. The rule's conditions are supposed for
+all values of the iterators in them; gates that say when a rule is worth applying
+(``broadcasts over``) aren't supposed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from eqsynth.verify.verdict import Left
 
 
 def verify_scope_rule(rule: Rule) -> str:
-    """Proves a rule of scopes; how, in words.
+    """Prove a rule of scopes; return how it was proved, in words.
 
     Raises:
         Left: what is left to show.
@@ -69,8 +70,9 @@ def verify_scope_rule(rule: Rule) -> str:
         raise Left("extents on which its conditions hold: none were found")
     same = Comparison(names.ints).same(left, right)
     if rule.numerics == "bitwise" and (not same or _sums(said)):
-        # A scope says what is summed. In which order depends on all of its extents, and an inner
-        # scope has others: `{sum(*y) F}` is computed for fewer places than there are around it.
+        # A scope doesn't fix the order of its sum: that depends on all extents of the scope. An
+        # inner scope has other extents, since `{sum(*y) F}` is computed at fewer points than the
+        # scope around it.
         raise Left("the sides are the same to the last bit")
     if same:
         return "for all extents, ranks and dtypes"
@@ -83,7 +85,7 @@ def verify_scope_rule(rule: Rule) -> str:
 
 
 def _sums(said: ScopeRule) -> bool:
-    """Whether a reduction of it rounds: any but a maximum or a minimum."""
+    """Whether a reduction in the rule rounds: each does except maximum and minimum."""
     inner = (part for side in (said.left, said.right) for part in subterms(side.body))
     reducers = {said.left.reducer, said.right.reducer,
                 *(part.reducer for part in inner if isinstance(part, Inner))}  # fmt: skip
@@ -91,11 +93,11 @@ def _sums(said: ScopeRule) -> bool:
 
 
 _At = Mapping[str, Any]
-"""The iterators around a body, by name."""
+"""Name -> iterator, for the iterators around a body."""
 
 
 class _Names:
-    """What the names of a rule stand for."""
+    """The meaning of the names in a rule, and the translation of its sides to values."""
 
     def __init__(self, said: ScopeRule) -> None:
         self.ints = Integers()
@@ -112,7 +114,7 @@ class _Names:
         self._suppose()
 
     def _suppose(self) -> None:
-        """What the conditions say, of all values of the iterators that they speak of."""
+        """Suppose each condition, for all values of the iterators in it."""
         at = {name: z3.Int(f"any!{name}") for name in (*self._groups, *self._named)}
         for condition in self._said.conditions:
             match condition:
@@ -132,7 +134,7 @@ class _Names:
             self.ints.suppose(holds)
 
     def side(self, side: Side) -> Value:
-        """A side's element, at iterators of its head that are the same on both sides."""
+        """The element of a side at the iterators of its head; both sides share these iterators."""
         around = {axis.name: z3.Int(f"at!{axis.name}") for axis in side.head}
         for name, place in around.items():
             self.ints.suppose(place >= 0, place < self._extents[name])
@@ -179,9 +181,10 @@ class _Names:
         return Guard(condition, values.Number(1.0), values.Number(0.0))
 
     def _place(self, place: Place, at: _At) -> Any:
-        """
+        """The integer that an index expression stands for.
+
         Raises:
-            KeyError: an iterator in it isn't around.
+            KeyError: an iterator in it isn't among those around it.
         """
         match place:
             case Whole(value=value):
@@ -197,8 +200,9 @@ class _Names:
             case Arithmetic(sign=sign, left=left, right=right):
                 a, b = number(self._place(left, at)), number(self._place(right, at))
                 if sign in ("//", "%"):
-                    # Z3's own, which floors: it is renamed with the iterators in it. By what isn't
-                    # positive nothing is divided, and there is no answer.
+                    # Z3's own quotient, which floors; iterators in it are substituted with the rest
+                    # of the term. The engine divides by positive numbers only: with another
+                    # divisor the rule gives no answer.
                     self.ints.suppose(b > 0)
                     return a / b if sign == "//" else a % b
                 return a + b if sign == "+" else a - b if sign == "-" else a * b

@@ -1,4 +1,9 @@
-"""Tensors of symbolic extents: their extents, and their elements as values."""
+"""Tensors of a known rank with symbolic extents and elements.
+
+    leaf("x", (n, m)).at((i, j))   ->   Read("x", (i, j), (n, m))
+
+Operators on such tensors are in ``operators.py``; elements (values) are in ``values.py``.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +22,16 @@ Element: TypeAlias = Callable[[Extents], Value]
 
 
 class IllTyped(Exception):
-    """Raised where no term is made at these ranks."""
+    """Raised if an operator can't be applied at these ranks: there is no such term."""
 
 
 @dataclass(frozen=True)
 class Symbolic:
-    """A tensor of symbolic extents.
+    """A tensor with symbolic extents.
 
     Attributes:
-        at: its element at an index that is in range.
-        flat: its element at a row-major position.
+        at: gives the element at an index, which has to be in range.
+        flat: gives the element at a row-major position.
     """
 
     extents: Extents
@@ -38,7 +43,7 @@ class Symbolic:
         return len(self.extents)
 
     def read(self, index: Sequence[Any], fill: float = 0.0) -> Value:
-        """The element, or the fill where the index lies outside."""
+        """The element at ``index``, or ``fill`` if the index is out of range."""
         inside = [c for i, e in zip(index, self.extents, strict=True)
                   for c in (number(i) >= 0, number(i) < e)]  # fmt: skip
         return guarded(z3.And(*inside) if inside else True, self.at(tuple(index)), Number(fill))
@@ -48,7 +53,7 @@ Require: TypeAlias = Callable[[Any], None]
 
 
 def leaf(name: str, extents: Extents) -> Symbolic:
-    """A tensor of which nothing is known."""
+    """A tensor with unknown elements."""
     return Symbolic(
         extents,
         lambda index: Read(name, tuple(index), extents),
@@ -75,10 +80,10 @@ def size_of(extents: Extents) -> Any:
 
 
 def reciprocal(count: Any) -> Call:
-    """One over a number of points, of which there is at least one."""
+    """The value ``1 / count``, for a number of points that is at least 1."""
     return Call("points", (as_value(count),))
 
 
 def as_value(x: Any) -> Value:
-    """An integer as an argument of a function."""
+    """An integer as a value, so that a function can take it as an argument."""
     return Read("integer", (number(x),), (x,), True)

@@ -1,11 +1,12 @@
-"""Whether two elements are equal that are true or false, by trying all cases.
+"""Compare two elements that depend on truth values only, by trying all cases.
 
-    where(c, x, false)  =  and(c, x)                      c and x true or false: four cases
-    max_k (s[k] ? 1 : 0) = 0                              whether s is true of some k: two cases
+    where(c, x, false)  =  and(c, x)          c and x are true or false: four cases
+    max_k (s[k] ? 1 : 0) = 0                  s is true for some k or for none: two cases
 
-What an element reads counts for its truth alone: as a condition of ``where``, as an operand of
-``and``, ``or`` and ``not``, or as a bool. A maximum of one of two numbers, as a truth says which,
-is one of these two: the larger one if the truth holds of some k.
+An element qualifies if it uses each tensor element that it reads only as a truth value: as the
+condition of ``where``, as an operand of ``and``, ``or`` or ``not``, or as a bool. A maximum over k
+of one of two numbers, selected by a truth value, is the larger number if that is selected for some
+k, and the smaller number otherwise.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _OF_NUMBERS: Final[dict[str, Callable[[float, float], float]]] = {
 
 
 def same_truths(a: Value, b: Value, ints: Integers, bools: Collection[str]) -> bool:
-    """Whether two elements are one in all cases.
+    """Whether two elements are equal in all cases.
 
     Args:
-        bools: the tensors whose elements are true or false.
+        bools: the names of the tensors whose elements are true or false.
 
     Raises:
-        Left: what isn't known to depend on truths alone.
+        Left: an element isn't known to depend on truth values only.
     """
     cases = _Cases(ints, bools)
     left, right = cases.element(a), cases.element(b)
@@ -47,7 +48,8 @@ def same_truths(a: Value, b: Value, ints: Integers, bools: Collection[str]) -> b
 
 
 class _Cases:
-    """The truths that elements depend on, each of them once."""
+    """The truth values on which elements depend, without duplicates. A case makes each of them true
+    or false."""
 
     def __init__(self, ints: Integers, bools: Collection[str]) -> None:
         self._same = Comparison(ints).same
@@ -58,7 +60,7 @@ class _Cases:
         return product((False, True), repeat=len(self._atoms))
 
     def element(self, value: Value) -> _Element:
-        """A number, by the truths that it depends on."""
+        """Translate an element to a function from cases to numbers."""
         match value:
             case Number(value=float() as number) if number in (0.0, 1.0) or math.isinf(number):
                 return lambda _: number
@@ -94,7 +96,7 @@ class _Cases:
         return lambda case: float(case[place])
 
     def _extreme(self, value: Reduce) -> _Element:
-        """``max_k (t[k] ? w : u)``, u < w: w if t holds of some k, else u."""
+        """``max_k (t[k] ? w : u)`` with u < w: w if t holds for some k, else u."""
         inner = _Cases(Integers(), self._bools)
         body = inner.element(value.body)
         if len(inner._atoms) != 1:
@@ -102,6 +104,6 @@ class _Cases:
         no, yes = body((False,)), body((True,))
         if no != yes and (no < yes) != (value.reducer == "max"):
             raise Left("whether a truth holds of all")
-        # The maximum of truths is whether one of them holds.
+        # The maximum of truth values says whether one of them holds.
         some = self._truth(Reduce("max", value.iterators, inner._atoms[0]))
         return lambda case: yes if some(case) else no

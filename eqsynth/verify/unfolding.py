@@ -1,11 +1,12 @@
-"""Two sides that differ in a part of them alone, once operators are written out as what they are.
+"""Reduce a rule to the parts in which its sides differ, after its operators are unfolded.
 
     attention(q, t, v, 1/c)  ->  matmul(softmax(mul(matmul(q, t), full(1/c))), v)
 
-An operator that a rule file defines by a term is that term, at all ranks and in all dtypes. What
-stands on both sides with the same operator around it is left out (congruence), so what is left to
-show is a rule of its own, of fewer operators, or nothing: then the sides are one term. The facts
-that say what a variable is are put in its place; the others stay.
+An operator that a rule file defines by a term is replaced by that term, which has the same meaning
+at all ranks and in all dtypes. Operators that both sides share at their roots are then removed
+(congruence): of ``f(a, b) = f(a, c)``, ``b = c`` is left. What is left to prove is a set of rules
+with fewer operators; it is empty if both sides are the same term. Variables that a fact determines
+are substituted; the other facts stay.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from eqsynth.verify.verdict import Left
 
 
 def differences(rules: RuleSet, rule: Rule) -> list[Rule]:
-    """Rules of the parts in which the sides of a rewrite of tensors differ; of a rule that nothing
-    was written out in, itself.
+    """The rules that remain to be proved for a rewrite of tensors: one for each part in which its
+    sides differ. If no operator was unfolded, this is the rule itself.
 
     Raises:
-        Left: what an operator is depends on more than its arguments' shapes and dtypes.
+        Left: an operator's definition has several cases, or conditions.
     """
     assert rule.equality is not None
     facts = [*rule.body, *(("=", Var(name), tree) for name, tree in rule.written)]
@@ -34,7 +35,8 @@ def differences(rules: RuleSet, rule: Rule) -> list[Rule]:
     if sides == [known.replaced(side) for side in rule.equality]:
         return [rule]
     pairs = list(_apart(rules, *sides))
-    # A fact that a term exists says nothing of the part; without it less is supposed.
+    # Facts that a term exists may be about terms that aren't in the part. They are left out, which
+    # supposes less.
     left = [known.closed(fact) for fact in facts if not _names_a_term(rules, fact)]
     rest = tuple(fact for fact in left if not (fact[0] == "=" and fact[1] == fact[2]))
     return [
@@ -44,7 +46,7 @@ def differences(rules: RuleSet, rule: Rule) -> list[Rule]:
 
 
 class Known:
-    """What facts say that variables are, as terms over those that stay open."""
+    """The variables that facts determine, each with its term over the other variables."""
 
     def __init__(self, facts: Sequence[Tree]) -> None:
         self._known: dict[str, Tree] = {}
@@ -70,7 +72,7 @@ class Known:
                 self._say(name, ("vec-of", *(own[n] for n in range(length))))
 
     def _say(self, name: str, tree: Tree) -> None:
-        """Supposes that a variable is a term, if it isn't said to be another, nor a part of it."""
+        """Record that a variable is a term, unless it has a term already or occurs in the term."""
         if name not in self._known and name not in variables(self.replaced(tree)):
             self._known[name] = tree
 
@@ -83,8 +85,8 @@ class Known:
 
 
 def _meant(tree: Tree) -> Tree:
-    """``L_x 0.5``, a scope of a number that reduces nothing, is a tensor of that number: that is
-    what scopes mean."""
+    """Replace each scope whose body is a number and that reduces nothing by a full tensor of that
+    number: ``L_x 0.5 -> full(0.5)``. This is what such a scope means."""
     if not is_call(tree) or tree[0] == "dtype":
         return tree
     match tree:
@@ -94,7 +96,11 @@ def _meant(tree: Tree) -> Tree:
 
 
 def _written(rules: RuleSet, tree: Tree) -> Tree:
-    """A term with the operators written out that rule files define by terms."""
+    """Unfold, in a term, the operators that rule files define by terms.
+
+    Raises:
+        Left: an operator's definition has several cases, or conditions.
+    """
     if not is_call(tree):
         return tree
     head, *parts = (tree[0], *(_written(rules, part) for part in tree[1:]))
@@ -123,7 +129,7 @@ def _names_a_term(rules: RuleSet, fact: Tree) -> bool:
 
 
 def _apart(rules: RuleSet, a: Tree, b: Tree) -> Iterator[tuple[Tree, Tree]]:
-    """The smallest tensors in which two terms differ."""
+    """The pairs of smallest subterms (tensors) in which two terms differ."""
     if a == b:
         return
     if is_call(a) and is_call(b) and a[0] == b[0] and len(a) == len(b):

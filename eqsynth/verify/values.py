@@ -1,10 +1,10 @@
-"""An element of a tensor as a term: reads at symbolic places, functions, reductions, guards.
+"""An element of a tensor as a term: reads at symbolic indices, functions, reductions, guards.
 
     Call("add", (Read("a", (i, k)), Read("b", (k, j))))        indices are terms of Z3
-    Guard(0 <= i - p, Read("x", (i - p,)), Number(0.0))        a read that may lie outside
+    Guard(0 <= i - p, Read("x", (i - p,)), Number(0.0))        a read that may be out of range
     Reduce("max", ((k, 3),), body)                             k runs over [0, 3)
 
-Whether two are equal is ``comparing.py``'s to say.
+Not here: the comparison of two values (``comparing.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Value: TypeAlias = "Read | Number | Call | Guard | Reduce"
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """An element of a tensor; ``flat``: by its one row-major position."""
+    """An element of a tensor. If ``flat``, ``index`` is one row-major position."""
 
     name: str
     index: tuple[Any, ...]
@@ -36,14 +36,14 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A number, or the name of an attribute that is one."""
+    """A number, or the name of an attribute whose value is a number."""
 
     value: float | str
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A function of values. Its name says in which dtypes it computes, where they differ."""
+    """A function of values. The name may carry a dtype: ``to:int64`` is a conversion."""
 
     name: str
     args: tuple[Value, ...]
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """``inside`` where a condition on indices holds, else ``outside``."""
+    """``inside`` if a condition on indices holds, else ``outside``."""
 
     condition: Any
     inside: Value
@@ -60,7 +60,8 @@ class Guard:
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
-    """A reduction over iterators; of an unknown kind it is any functional of the body."""
+    """A reduction of ``body`` over iterators. A reducer that isn't known (``row`` of a layer norm)
+    stands for any function of all the values of the body."""
 
     reducer: str
     iterators: tuple[tuple[Any, Any], ...]
@@ -85,7 +86,7 @@ def guarded(condition: Any, inside: Value, outside: Value) -> Value:
 
 
 def numbers(value: Value) -> Iterator[float | str]:
-    """The numbers in a value; what integers make of others depends on their size."""
+    """The numbers in a value, and the names of attributes that stand for numbers."""
     match value:
         case Number():
             yield value.value
@@ -100,7 +101,7 @@ def numbers(value: Value) -> Iterator[float | str]:
 
 
 def function_of(name: str) -> str:
-    """The function's own name, without the dtypes that it computes in."""
+    """The name of a function without its dtype: ``to:int64 -> to``."""
     return name.partition(":")[0]
 
 
@@ -109,7 +110,8 @@ def bounds(iterators: Iterators) -> tuple[Any, ...]:
 
 
 def conditions(value: Value) -> Iterator[Any]:
-    """The guards of a value that no iterator inside of it takes part in."""
+    """The conditions of the guards in a value, except those inside reductions, which may depend on
+    the reduction's iterators."""
     if isinstance(value, Guard):
         yield value.condition
         yield from conditions(value.inside)
@@ -135,7 +137,7 @@ def renamed(x: Any, names: Names) -> Any:
 
 
 def substituted(value: Value, names: Names) -> Value:
-    """The value with iterators renamed that aren't bound within it."""
+    """Substitute the free iterators of a value; iterators that a reduction in it binds stay."""
     match value:
         case Read():
             index = tuple(renamed(i, names) for i in value.index)

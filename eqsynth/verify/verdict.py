@@ -1,6 +1,8 @@
-"""What is told of a rule: proved, refuted, not proved, or that it says what something is.
+"""The result of verifying a rule: proved, by law, refuted, not proved, or a definition.
 
-A rule that requests a law says nothing itself; ``by law`` names what its answers are written in.
+``by law``: the rule requests a law and states no equality itself; the functions of the calculus
+that compute the law's answers are argued elsewhere (``laws.py``). ``definition``: the rule says
+what an operator means, so there is nothing to prove.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ OUTCOMES: Final[tuple[Outcome, ...]] = ("proved", "by law", "refuted", "not prov
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verifying one rule found.
+    """The result of verifying one rule.
 
     Attributes:
-        why: how it was proved; the numbers that refute it; what is left to show.
-        seconds: of the processor.
+        why: how the rule was proved, or the numbers that refute it, or what is left to show.
+        seconds: processor time.
     """
 
     rule: Rule
@@ -31,8 +33,8 @@ class Verdict:
 
 
 class Left(Exception):
-    """Raised where a proof can't go on; its text is what is left to show."""
+    """Raised if a proof can't go on; its text is what is left to show."""
 
 
 class Wrong(Exception):
-    """Raised where numbers were found on which a rule says what isn't so, and they replay."""
+    """Raised if a rule is false on some numbers, and evaluating it on them has confirmed that."""

@@ -1,4 +1,10 @@
-"""Verifying rules: which are verified, by which part of this room, and what is told."""
+"""Verify rules: select those that claim something, and send each to the module that can prove it.
+
+    a rewrite of indices -> ``indices.py``, of tensors -> ``rewrites.py``, of scalars ->
+    ``scalars.py``, of scopes -> ``scope_rules.py``
+
+A rule that isn't proved is tested on samples, which may refute it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +23,13 @@ from eqsynth.verify.laws import behind
 from eqsynth.verify.verdict import Left, Outcome, Verdict, Wrong
 
 LIMIT_S: Final = 20.0
-"""Seconds of the processor after which no further question about a rule is asked."""
+"""Processor time (s) after which no further question about a rule is asked."""
 
-# What a sample shows of a rule that is false; digits are no business of proofs.
+# The kinds of differences on a sample that refute a rule. Differences of rounding don't: proofs are
+# over the reals, too.
 _REFUTING: Final = frozenset({"value", "shape", "dtype"})
 
-# Laws that write out what an operator is.
+# The laws that rewrite an operator to its definition.
 _DEFINING: Final = frozenset({"definition", "view", "reduction"})
 
 _RANGES: Final = frozenset({"low", "high", "divides", "divisor"})
@@ -31,7 +38,8 @@ _RANGES: Final = frozenset({"low", "high", "divides", "divisor"})
 def verify_rules(
     rules: RuleSet, names: Sequence[str], *, limit_s: float = LIMIT_S
 ) -> Iterator[Verdict]:
-    """Verifies the rules of these names that say what is true; what is found of each as it comes.
+    """Verify those of the named rules that claim an equality or a range; yield each verdict as soon
+    as it is found.
 
     Raises:
         UnsupportedOperatorError: z3 isn't installed.
@@ -42,9 +50,11 @@ def verify_rules(
 
 
 def to_verify(rules: RuleSet, names: Sequence[str]) -> list[Rule]:
-    """The rules of these names that say what is true: those that unite, and analyses of indices.
+    """Those of the named rules that can be verified: rewrites, requests of laws, and analyses of
+    the ranges and divisors of indices.
 
-    A law's answer belongs to its request; other analyses steer, and no equality relies on them.
+    Rules that apply a law's answer are verified with the law's request. Other analyses only steer
+    the search: no equality relies on them.
     """
     asked = set(names)
     return [
@@ -61,7 +71,8 @@ def _says_ranges(rule: Rule) -> bool:
 
 
 def require_z3() -> None:
-    """
+    """Check that Z3 can be imported.
+
     Raises:
         UnsupportedOperatorError: z3 isn't installed.
     """
@@ -77,10 +88,10 @@ def require_z3() -> None:
 def verify_rule(
     rules: RuleSet, rule: Rule, *, limit_s: float = LIMIT_S, samples: bool = True
 ) -> Verdict:
-    """Proves a rule for all sizes, refutes it, or says what is left to show.
+    """Prove a rule for all sizes, or refute it, or say what is left to show.
 
     Args:
-        samples: look for a sample that refutes a rule of tensors or scalars that isn't proved.
+        samples: if a rule of tensors or scalars isn't proved, look for a sample that refutes it.
     """
     start = time.process_time()
     outcome: Outcome
@@ -92,11 +103,13 @@ def verify_rule(
     except Wrong as wrong:
         outcome, why = "refuted", str(wrong)
     except Exception as left:
-        # A fault of this room's own proves nothing; that it is one is told.
+        # An exception other than ``Left`` is a fault of this package. It proves nothing, and the
+        # verdict reports it.
         what = str(left) if isinstance(left, Left) else f"everything, after the fault {left!r}"
         outcome, why = "not proved", f"left to show: {what}"
         if samples and rule.kind == "rewrite" and not _is_of_indices(rules, rule):
-            # Numbers that refute it are those of a sample: fired, evaluated, and made small.
+            # Look for a counterexample: fire the rule on samples, evaluate both sides, and shrink
+            # the sample on which they differ.
             checked = check_rule(
                 rules, rule, samples=SAMPLES, limit_s=limit_s / 2, search_s=limit_s / 4
             )
@@ -141,12 +154,14 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
 
 
 def _is_ours(rule: Rule) -> bool:
-    """A user's rule may request a law with arguments of its own, of which nothing is known."""
+    """Whether a rule is in eqsynth's own rule files. A user's rule may request a law with arguments
+    for which the law isn't argued."""
     return Path(rule.file).resolve().parent == rules_dir().resolve()
 
 
 def _defines(rules: RuleSet, rule: Rule) -> bool:
-    """Whether a rule says what an operator is: one of ours, or the first of a user's operator."""
+    """Whether a rule defines an operator: it is a definition in eqsynth's own files, or the first
+    rule that defines a user's operator."""
     if _is_ours(rule):
         return rule.law in _DEFINING or (rule.kind == "rewrite" and rule.status == "definition")
     return any(own.cases and own.cases[0].rule == rule.name for own in rules.definitions.values())

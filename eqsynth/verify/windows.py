@@ -1,4 +1,9 @@
-"""Sliding windows on the last two axes of an image: convolutions and poolings, symbolically."""
+"""Convolutions and poolings on images of symbolic extents: windows over the last two axes.
+
+    conv2d(x, w).at((n, f, i, j))   ->   sum over (c, k, l) of x[n, c, s*i + d*k - p, ...] * w[...]
+
+The other operators are in ``operators.py``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ from eqsynth.verify.values import Call, Reduce, Value
 
 
 class Windows:
-    """The operators that slide a window, for one rule at known ranks."""
+    """The operators that slide a window over an image, for one rule at known ranks."""
 
     def __init__(self, ints: Integers, require: Require) -> None:
         self.ints = ints
@@ -35,7 +40,7 @@ class Windows:
 
     def _windows(self, x: Symbolic, kernel: Extents, stride: Extents, padding: Extents,
                  dilation: Extents) -> Extents:  # fmt: skip
-        """Extents of the result of a sliding window on the last two axes."""
+        """The extents (height, width) of the result of sliding a window over the last two axes."""
         self.needs(x.rank == 4 and all(len(v) == 2 for v in (kernel, stride, padding, dilation)))
         result = []
         for n, k, s, p, d in zip(x.extents[2:], kernel, stride, padding, dilation, strict=True):
@@ -68,7 +73,7 @@ class Windows:
             n, f, *i = index
             c, *k = (z3.FreshInt("k") for _ in range(3))
             taps = self._taps(tuple(i), k, stride, padding, dilation)
-            # Z3's own quotient: it is renamed with the iterators in it.
+            # Z3's own quotient: iterators in it are substituted with the rest of the index.
             first = 0 if alone else (number(f) / each) * w.extents[1]
             body = Call("mul", (x.read((n, first + c, *taps)), w.at((f, c, *k))))
             bound = tuple(zip((c, *k), w.extents[1:], strict=True))
