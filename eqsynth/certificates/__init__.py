@@ -1,20 +1,23 @@
-"""Certificates: each equality that a search has united, checked without the code that found it.
+"""Certificates: check each equality that a search united, without the code that found it.
 
-A search logs whatever it unites: of a rule the instance, both sides at concrete shapes; of a law
-the request (the term that was asked about, with the members that the law looked into) and the
-answer. Here each of these is judged. An index has its value at every value of its iterators. A
-tensor that is small is computed whole, on data of two kinds; of a large one an element is written
-out as a sum of products of elements of what both sides are made of, and the sums are compared; what
-isn't seen to be equal so is computed at some elements:
+    factor      (a @ b) @ c  =  a @ (b @ c)               both sides computed on data for a, b, c
+    view-merge  reshape(x, (6, 4))[i, j]  =  x[i // 3, i % 3, j]      for all i and j, and any x
 
-    factor    (a @ b) @ c  ->  a @ (b @ c)        both sides on a, b and c, element by element
-    view-merge  reshape(x, (6, 4))[i, j]  =  x[i // 3, i % 3, j]        for all i and j, and any x
+A search logs each equality that it unites: for a rule, the two sides of the instance at concrete
+shapes; for a law, the request (the term that was asked about, with the members that the law looked
+into) and the answer. This package checks each of them:
 
-Every term is what its own definition says over the program's inputs, and never what its class is
-taken to be. So a wrong equality is blamed on itself, and not on those that came after it; the first
-one in the log is told. What computes the values is the interpreter and NumPy, and what an element
-is stands in ``elements.py``: nothing of the calculus, of the tactics, or of the engine. Not here:
-rules in general, at other sizes (``eqsynth.testing``, ``eqsynth.verify``).
+- Indices are compared at all values of their iterators (``grounding.py``).
+- Small tensors are computed whole, on two kinds of data (``judging.py``).
+- For large tensors, an element of each side is written as a sum of products of elements of the
+  tensors that both sides share, and the two sums are compared (``maps.py``). If this doesn't show
+  that they are equal, a sample of their elements is computed.
+
+A term is evaluated by its own definition over the program's inputs, and never by another member of
+its e-class. So a wrong equality doesn't make later equalities look wrong; the first failure in the
+log is the culprit. Values come from the interpreter and NumPy, and ``elements.py`` defines what an
+element is; nothing of the calculus, the tactics or the engine takes part. Not here: checks of rules
+in general, at other sizes (``eqsynth.testing``, ``eqsynth.verify``).
 """
 
 from __future__ import annotations
@@ -35,27 +38,29 @@ from eqsynth.errors import CertificateError
 from eqsynth.ir.tensor import Input, Tensor, args_of, topological
 from eqsynth.rules import RuleSet
 
-# Definitions that are written out of what a large equality names.
+# How many levels of definitions are unfolded in the sides of a large equality.
 _DEPTH: Final = 3
-# Points beyond which writing an element out takes less than computing all of them.
+# A term whose cost (in points) is larger than this is compared by maps first: that takes less time
+# than computing all its elements.
 _SMALL: Final = 1 << 12
 
 
 @dataclass(frozen=True)
 class Certified:
-    """What became of the certificates of a search.
+    """The results of checking the equalities of a search.
 
     Attributes:
-        checked: way -> how many hold: ``same`` (both sides are read as one term, since terms are
-            kept in canonical forms), ``indices`` (at all values of their iterators), ``maps`` (at
-            all elements and for any data: a map takes one side's elements to the other's),
-            ``whole`` (at all elements), ``sampled`` (at some, those at the borders among them),
-            ``over any`` (large ones, at some elements, with any tensors in the place of those that
-            the sides name),
-            ``precise`` (where float64 rounds too much, with more digits).
-        unchecked: reason -> how many nothing is known of.
-        failures: those that don't hold, as they were united; the first one is the culprit.
-        seconds: what checking took.
+        checked: way -> the number of equalities that hold, by the way in which that was seen:
+            ``same`` (both sides decode to one term, since terms are kept in canonical forms),
+            ``indices`` (at all values of the iterators), ``maps`` (at all elements and for any
+            data: a map takes the elements of one side to those of the other), ``whole`` (at all
+            elements, on data), ``sampled`` (at some elements, among them elements at the borders),
+            ``over any`` (large tensors, at some elements, with arbitrary data for the tensors that
+            the sides name), ``precise`` (with more digits, since float64 rounds too much).
+        unchecked: reason -> the number of equalities of which nothing is known.
+        failures: the equalities that don't hold, in the order in which they were united; the first
+            one is the culprit.
+        seconds: the wall time of the check.
     """
 
     checked: Mapping[str, int] = field(default_factory=dict)
@@ -83,13 +88,16 @@ class Certified:
 
 
 def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
-    """The way in which a large equality is seen to hold over whatever it names: each tensor that
-    its sides name is an input of its own. Where it holds of what they are alone, their definitions
-    are written out, and those that these name.
+    """Check a large equality with arbitrary data for the tensors that its sides name; return the
+    way, ``over any``.
+
+    Each named tensor becomes a new input. The equality may hold only because of how a named tensor
+    is defined; so if the check fails, it is repeated with definitions unfolded, to a depth of
+    ``_DEPTH``.
 
     Raises:
-        CertificateError: the sides differ, all written out.
-        Unknown: it isn't seen.
+        CertificateError: the sides differ with all definitions unfolded.
+        Unknown: no check succeeded.
     """
     rule, why = equality.rule, Unknown("too large")
     for depth in range(_DEPTH + 1):
@@ -97,7 +105,7 @@ def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
         left, right = pair(read, equality.left, equality.right)
         given = [t for t in topological([left, right]) if isinstance(t, Input)]
         if any(t.type.size > LARGEST for t in given):
-            continue  # written out it may be read at a few places
+            continue  # with its definition unfolded, only a few of its elements may be read
         try:
             judged(rule, left, right, given, claim, draws([left, right], seed), sampled=True)
             return "over any"
@@ -110,10 +118,10 @@ def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
 
 
 def _is_large(terms: Sequence[Tensor], costs: dict[Tensor, int]) -> bool:
-    """Whether some term takes long to be computed, or something that it is made of.
+    """Whether computing one of the terms, or one of their subterms, takes long.
 
     Args:
-        costs: what is known of terms, and is learned of these.
+        costs: term -> the largest cost of its subterms; entries for ``terms`` are added.
     """
     for term in terms:
         if term not in costs:
@@ -125,11 +133,11 @@ def _is_large(terms: Sequence[Tensor], costs: dict[Tensor, int]) -> bool:
 
 
 def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
-    """Checks every equality of a log.
+    """Check every equality of a log.
 
     Args:
-        rules: those that the search ran with; what they claim of rounding counts.
-        seed: of the data.
+        rules: the rules with which the search ran; their ``numerics`` say what rounding is allowed.
+        seed: the seed of the data.
     """
     begin = time.monotonic()
     claims = {rule.name: rule.numerics for rule in rules.rules}
@@ -144,8 +152,10 @@ def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
         try:
             if left == right:
                 way = "same"
-            elif isinstance(left, Tensor) and _is_large((left, right), costs) and holds_by_maps(
-                left, right
+            elif (
+                isinstance(left, Tensor)
+                and _is_large((left, right), costs)
+                and holds_by_maps(left, right)
             ):
                 way = "maps"
             elif isinstance(left, Tensor):

@@ -1,9 +1,10 @@
-"""Elements of products that are too large to be computed whole: products of what these read.
+"""Compute elements of products that are too large to be computed whole, by cropping operands.
 
     conv2d(x, w)[n, f, i, j]  =  conv2d(x[n, group of f, window at i, j], w[f])[0, 0, 0, 0]
     matmul(a, b)[n, i, j]     =  matmul(a[n, i], b[n, :, j])[0, 0, 0]
 
-The interpreter computes the product of the cut-out operands, as it computes a whole one.
+Only the parts of the operands that an element reads are cut out. The interpreter then computes the
+product of these parts with the same operator.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _Cut = tuple[list[Array], tuple[Attr, ...]]
 
 
 def is_cut(term: Tensor) -> bool:
-    """Whether elements of a term are computed from parts of its operands."""
+    """Whether single elements of a term can be computed from parts of its operands."""
     return isinstance(term, Op) and term.name in _CROPS
 
 
 def work(op: Op) -> int:
-    """Products that one element is a sum of."""
+    """The number of products in the sum of one element."""
     first, second = (arg.shape for arg in op.args[:2])
     return math.prod(second[1:]) if "Conv" in op.name else first[-1]
 
 
 def elements(op: Op, operands: Sequence[Array], points: Sequence[Array]) -> Array:
-    """The elements of a product at some points: a vector."""
+    """The elements of a product at some points, as a vector; ``points`` has an array an axis."""
     places = zip(*(axis.tolist() for axis in points), strict=True)
     return np.asarray([_element(op, operands, place) for place in places])
 
@@ -49,7 +50,7 @@ def _element(op: Op, operands: Sequence[Array], place: tuple[int, ...]) -> Any:
 
 
 def _picked(tensor: Array, place: Sequence[int | None]) -> Array:
-    """A tensor that is broadcast, at one place; whole along an axis without a number."""
+    """The part of a broadcast tensor at one place; the whole axis where the place is None."""
     own = place[len(place) - tensor.ndim :]
     return tensor[tuple(
         slice(None) if i is None else slice(0, 1) if n == 1 else slice(i, i + 1)

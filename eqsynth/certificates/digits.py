@@ -1,9 +1,10 @@
-"""Indices as sums of multiples of iterators: ``//`` and ``%`` by the digits of what they are of.
+"""Remove ``//`` and ``%`` from indices, so that they are sums of multiples of iterators.
 
-    (9*i + k) // 9, k < 9      ->  i
-    k // 9, k % 9, k < 4608    ->  k = 9*p + q, p < 512, q < 9:  p, q
+    (9*i + k) // 9, k < 9      ->  i                                             ``simple``
+    k // 9, k % 9, k < 4608    ->  k = 9*p + q, p < 512, q < 9:  p, q            ``to_split``
 
-Written for certificates alone; nothing here is shared with the laws of indices that a search uses.
+This module is written for certificates alone: it shares nothing with the laws of indices that a
+search uses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, Operation, numb
 
 
 def simple(index: Index) -> Index:
-    """The index, without operations whose value follows from ranges and multiples."""
+    """Simplify the operations in an index whose value follows from ranges and multiples."""
     result = Index(index.const)
     for atom, c in index.terms:
         if isinstance(atom, It):
@@ -57,8 +58,8 @@ def _operated(atom: Operation, value: Index) -> Index:
 
 
 def to_split(indices: Iterable[Index]) -> tuple[It, int] | None:
-    """An iterator of which an operation takes the upper or the lower digits, and how many values
-    the lower ones have."""
+    """The first ``(iterator, block)`` that has to be split, as ``block * p + q``, because ``//`` or
+    ``%`` selects p or q; None if there is none."""
     for index in indices:
         for atom, _ in index.terms:
             if isinstance(atom, FloorDiv | Mod):

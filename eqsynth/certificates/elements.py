@@ -1,12 +1,12 @@
-"""What an element of a term is: a sum of products of elements of tensors, at indices and in a box.
+"""Write an element of a term as a sum of products of elements of other tensors (atoms).
 
-    reshape(x, (6, 4))[i, j]          x[i // 3, i % 3, j]
-    (a @ pad(b))[i, j]                sum_k a[i, k] * b[k - 1, j]     in the box 0 <= k - 1 < n
+    reshape(x, (6, 4))[i, j]    ->    x[i // 3, i % 3, j]
+    (a @ pad(b))[i, j]          ->    sum_k a[i, k] * b[k - 1, j]     in the box 0 <= k - 1 < n
 
-Views, products, reductions, functions and scopes are written out as the reference defines them
-(``ir/reference.py``); a tensor that isn't is an atom, whose elements are what sums are made of.
-Over the reals: sums of floats are multiplied out where no function can make an infinity of finite
-numbers. Not here: when two sums are equal (``matching.py``).
+Views, products, reductions, functions and scopes are unfolded to their definitions in the reference
+(``ir/reference.py``). A tensor that isn't unfolded is an atom. Equality is over the reals: products
+of float sums are multiplied out, provided that no function in them can be infinite for finite
+arguments. Not here: the comparison of two sums (``matching.py``).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, d
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor
 from eqsynth.ir.types import is_float
 
-# Parts of terms that are written out, and how deep they may be nested.
+# The most parts of terms that are unfolded, and their deepest nesting.
 _PARTS: Final = 400
 _DEPTH: Final = 40
 
 
 class Elements:
-    """Elements of terms over atoms.
+    """Writes elements of terms as sums of products of elements of atoms.
 
     Args:
-        atoms: tensors that stay what they are; inputs, and operators that aren't written out, do,
-            too.
+        atoms: tensors that aren't unfolded. Inputs, and operators that this module doesn't know,
+            are atoms too.
     """
 
     def __init__(self, atoms: Collection[Tensor]) -> None:
@@ -60,17 +60,17 @@ class Elements:
         return Index.iterator(next(self._slots), extent)
 
     def split(self, it: It, block: int) -> tuple[It, It]:
-        """New iterators in the place of ``it = block * first + second``."""
+        """New iterators ``(first, second)`` for ``it = block * first + second``."""
         return It(next(self._slots), it.extent // block), It(next(self._slots), block)
 
     def narrowed(self, extent: int) -> It:
         return It(next(self._slots), extent)
 
     def element(self, term: Tensor, at: Sequence[Index]) -> Form:
-        """The element at an index that lies inside.
+        """The element at an index that is in range.
 
         Raises:
-            NotClosed: it isn't written out.
+            NotClosed: it can't be written as a sum of products.
         """
         self._left -= 1
         if self._left < 0 or self._depth > _DEPTH:
@@ -90,7 +90,7 @@ class Elements:
             self._depth -= 1
 
     def read(self, tensor: Tensor, at: Sequence[Index], fill: float = 0.0) -> Form:
-        """The element at an index, or a number where that lies outside."""
+        """The element at an index, or the number ``fill`` where the index is out of range."""
         at = [simple(index) for index in at]
         box = []
         for index, extent in zip(at, tensor.shape, strict=True):
@@ -109,7 +109,8 @@ class Elements:
         return one(Padded(tuple(box), fill, form))
 
     def fold(self, reducer: str, bound: Sequence[Index], form: Form) -> Form:
-        """A reduction over iterators, of which those of extent 1 are none."""
+        """A reduction over iterators. Iterators of extent 1 are dropped: they are constants, and
+        their reduction is the body itself."""
         its = tuple(it for index in bound if (it := index.bare()) is not None)
         if reducer == "sum":
             return tuple(Product(p.number, its + p.bound, p.box, p.factors) for p in form)
@@ -286,7 +287,7 @@ class Elements:
         a, b = op.args
         n, m, last = at
         summed = self.fresh(a.shape[2])
-        # Of G2BMM the last axis is the place in the band; GBMM sums over it.
+        # The last axis of a G2BMM's result is the place in the band; GBMM sums over that place.
         place, column = (last, summed) if op.name == "G2BMM" else (summed, last)
         half = int(str(op.attrs[0])) if op.name == "G2BMM" else a.shape[2] // 2
         row = m + (place - half) * int(str(op.attrs[-1]))
@@ -351,13 +352,13 @@ def _broadcast(at: Sequence[Index], tensor: Tensor) -> list[Index]:
 
 
 def _placed(op: Op, at: list[Index]) -> list[Index]:
-    """Where the element of a view stands in its argument."""
+    """The index in a view's argument of the view's element at ``at``."""
     (x,) = op.args
     source, attrs = x.shape, op.attrs
     if op.name == "Reshape":
         linear = sum((i * s for i, s in zip(at, row_major(op.shape), strict=True)), Index(0))
         digits = zip(row_major(source), source, strict=True)
-        # The place is inside, so the first coordinate is less than its extent.
+        # The index is in range, so the first coordinate needs no ``%``.
         return [linear // s % e if n else linear // s for n, (s, e) in enumerate(digits)]
     if op.name == "Expand":
         return _broadcast(at, x)

@@ -1,4 +1,10 @@
-"""Sums of products of elements: what an element of a tensor is written out as (``elements.py``)."""
+"""Sums of products of tensor elements: the form in which ``elements.py`` writes an element.
+
+    sum_{k<n} 2 * a[i, k] * b[k - 1, j], 0 <= k - 1 < m
+    ->  (Product(2.0, (k,), ((k - 1, m),), (At(a, (i, k)), At(b, (k - 1, j)))),)
+
+A form is a tuple of products; the empty tuple is 0.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.tensor import Tensor
 
-# Products that a sum is multiplied out into.
+# The most products that a sum may have after it is multiplied out.
 _PRODUCTS: Final = 64
 
 Box = tuple[tuple[Index, int], ...]
@@ -18,12 +24,12 @@ Box = tuple[tuple[Index, int], ...]
 
 
 class NotClosed(Exception):
-    """Raised for a term whose elements aren't written out."""
+    """Raised for a term whose elements can't be written as a sum of products."""
 
 
 @dataclass(frozen=True)
 class At:
-    """An element of a tensor; the index lies inside wherever the box of its product holds."""
+    """An element of a tensor. At each point in the box of its product, the index is in range."""
 
     tensor: Tensor
     index: tuple[Index, ...]
@@ -31,7 +37,7 @@ class At:
 
 @dataclass(frozen=True)
 class Place:
-    """An index as a number."""
+    """The value of an index, as a factor."""
 
     index: Index
 
@@ -56,7 +62,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Padded:
-    """A sum in a box, and a number outside of it."""
+    """A sum at the points in a box, and a number at the other points."""
 
     box: Box
     fill: float
@@ -68,7 +74,7 @@ Factor = At | Place | Apply | Fold | Padded
 
 @dataclass(frozen=True)
 class Product:
-    """``number * factors``, summed over iterators, in a box; 0 outside of it."""
+    """``number * factors``, summed over the iterators ``bound``; 0 at points outside of the box."""
 
     number: float
     bound: tuple[It, ...] = ()
@@ -94,7 +100,8 @@ def scaled(form: Form, by: float) -> Form:
 
 
 def times(*forms: Form) -> Form:
-    """The product, multiplied out; where something in it may be infinite, sums stay what they are.
+    """The product, multiplied out. If a form may be infinite, each sum becomes a single factor
+    instead.
 
     Raises:
         NotClosed: it has too many terms.
@@ -114,14 +121,14 @@ def times(*forms: Form) -> Form:
 
 
 def _whole(form: Form) -> Form:
-    """A sum as one factor."""
+    """The sum as a single factor."""
     if len(form) == 1 and not form[0].bound and not form[0].box:
         return form
     return one(Apply("sum", (form,)))
 
 
 def is_finite(form: Form) -> bool:
-    """Whether it is a finite number wherever all tensors are."""
+    """Whether the form's value is finite if all elements of the tensors in it are finite."""
     return all(math.isfinite(p.number) and all(map(_is_finite, p.factors)) for p in form)
 
 

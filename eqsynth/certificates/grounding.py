@@ -1,7 +1,9 @@
-"""What a log says, as terms over the program's inputs; and indices, at all of their values.
+"""Decode the sides of logged equalities to terms over the program's inputs, and compare indices.
 
-An index is looked at as it was logged, before Python's own laws of indices (``ir/index.py``) have
-put it in another form.
+    ("Add", Handle(3), Handle(4))   ->   Add(x @ w, b), if handle 3 is x @ w and handle 4 is b
+
+Indices aren't decoded: they are compared as they were logged, since constructing an ``Index``
+applies Python's own laws of indices (``ir/index.py``).
 """
 
 from __future__ import annotations
@@ -26,27 +28,29 @@ _INDICES: Final = frozenset({"It", "INum", "IAdd", "IMul", "IDiv", "IMod", "IMin
 _SCALARS: Final = frozenset({"Num", "Read", "Prod", "Sum", "Call", "Value", "Convert"})
 
 OWN: Final = "any "
-"""How inputs begin that stand for what an equality names; no input of a program does."""
+"""The prefix of the names of inputs that stand for any tensor (``Ground.over``). No input of a
+program has it."""
 
 
 class Ground:
-    """The terms of a log over the program's inputs; indices as they were logged."""
+    """Decodes the sides of a log's equalities to terms over the program's inputs."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._tensors: dict[int, Tensor] = {}
-        # By object, which the log keeps: what sides share is read once.
+        # The id of a logged tree -> its term: a subtree that sides share is decoded once. The log
+        # keeps the trees alive.
         self._read: dict[int, Any] = {}
 
     def read(self, tree: Any) -> Any:
-        """The term of a side."""
+        """The term of a side, with all definitions unfolded."""
         for number in handles_in(tree):
             self._define(number)
         return self._part(tree)
 
     def over(self, tree: Any, depth: int) -> Any:
-        """The term of a side as far as so many definitions go: what these name are inputs of their
-        own. Constants, which name nothing, are what they are."""
+        """The term of a side with ``depth`` levels of definitions unfolded. A tensor that is named
+        below them becomes a new input, unless its definition names no tensor (a constant)."""
         if isinstance(tree, Handle):
             if not depth and handles_in(self._log.definitions[tree.n]):
                 self._define(tree.n)
@@ -55,7 +59,8 @@ class Ground:
         return self._composed(tree, lambda part: self.over(part, depth))
 
     def given(self, tree: Any) -> list[Tensor]:
-        """What a side is over: the tensors that it names, or that its definition names."""
+        """The tensors that a side names; if the side is a name itself, those that its definition
+        names."""
         if isinstance(tree, Handle):
             tree = self._log.definitions[tree.n]
         for number in handles_in(tree):
@@ -86,7 +91,7 @@ class Ground:
         return self._read[id(value)]
 
     def _composed(self, value: Any, read: Callable[[Any], Any]) -> Any:
-        """A term, its parts read; a value that has none is itself."""
+        """Decode a term whose parts are decoded with ``read``; a value without parts stays."""
         if not isinstance(value, list | tuple):
             return value
         if not value or not isinstance(value[0], str):
@@ -101,7 +106,8 @@ class Ground:
 
 
 def pair(read: Callable[[Any], Any], left: Any, right: Any) -> tuple[Any, Any]:
-    """Both sides: indices as they are, scalars as tensors over all of their iterators.
+    """Both sides in the form in which they are compared: indices as they were logged, scalars as
+    tensors over all their iterators, tensors as terms.
 
     Args:
         read: gives the term of a side.
@@ -117,11 +123,11 @@ def pair(read: Callable[[Any], Any], left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def enumerated(rule: str, left: Any, right: Any) -> str:
-    """Two indices at all values of their iterators.
+    """Compare two indices at all values of their iterators; return the way, ``indices``.
 
     Raises:
-        CertificateError: they differ at some.
-        TooLarge: there are too many.
+        CertificateError: they differ at some values.
+        TooLarge: there are too many values.
     """
     extents = dict(sorted({**_iterators(left), **_iterators(right)}.items()))
     if math.prod(extents.values()) > POINTS:
@@ -149,7 +155,7 @@ def _iterators(tree: Any) -> dict[int, int]:
 
 
 def _index(tree: Any, grid: Mapping[int, Array]) -> Any:
-    """The values of an index as it was logged, which Python's laws of indices haven't touched."""
+    """The values of a logged index on a grid: slot of an iterator -> its values."""
     name, *args = tree
     if name == "It":
         return grid[args[0]]

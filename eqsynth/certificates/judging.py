@@ -1,4 +1,8 @@
-"""Whether two tensors are equal, by their values."""
+"""Compare two tensors by their values on data, allowing for rounding.
+
+A difference in float64 is computed again with more digits: if it shrinks, it was rounding. Not
+here: how the values are computed (``values.py``).
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,14 @@ from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import Scope, Tensor
 
 TOLERANCE: Final = 1e-11
-"""Of float64 results relative to the largest one. What differs by more is computed with more
-digits, and is a difference if it stays one."""
+"""The largest difference of float64 results, relative to the largest result, that isn't looked at.
+A larger difference is computed again with more digits, and is a failure if it remains."""
 
-# What rounding explains gets so many times smaller with more digits, at least.
+# A difference that is due to rounding shrinks at least by this factor with more digits.
 _SHRINKS: Final = 64.0
 _SAMPLES: Final = 32
-# Points that sampled elements may take, where many equalities are sampled.
+# The most points that the sampled elements may take if an equality is only to be sampled: there may
+# be many such equalities.
 _FEW: Final = WORK // 8
 
 
@@ -29,16 +34,18 @@ def judged(
     rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: str,
     draws: Iterable[Draw], sampled: bool = False,
 ) -> str:  # fmt: skip
-    """The way in which two tensors are seen to be equal.
+    """Compare two tensors on each kind of data; return the way: ``whole``, ``sampled``, ``precise``
+    (``Certified.checked``).
 
     Args:
-        given: what they are over.
-        claim: what the rule claims of rounding.
-        sampled: at some elements alone.
+        given: the tensors that the equality names.
+        claim: the rule's ``numerics``.
+        draws: the values of terms, for each kind of data.
+        sampled: compare a sample of the elements even if the tensors are small.
 
     Raises:
-        CertificateError: they differ.
-        Unknown: nothing is known of them.
+        CertificateError: the tensors differ.
+        Unknown: they could be compared on no kind of data.
     """
     if left.type != right.type:
         raise _failure(rule, left, right, "", (), str(right.type), str(left.type))
@@ -62,10 +69,11 @@ def judged(
 
 
 def _points(left: Tensor, right: Tensor, work: int) -> list[Array]:
-    """Elements to sample, the first and the last ones often.
+    """The indices of a sample of elements, an array for each axis; about half of the coordinates
+    are at the borders of their axes.
 
     Raises:
-        TooLarge: a single one takes too much work.
+        TooLarge: a single element takes too much work.
     """
     scopes = [side for side in (left, right) if isinstance(side, Scope)]
     each = max((math.prod(scope.reduction) for scope in scopes), default=1)
@@ -84,15 +92,15 @@ def _way(
     rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: str, data: Draw,
     points: list[Array] | None,
 ) -> str:  # fmt: skip
-    """The way in which two tensors are seen to be equal on some data.
+    """Compare two tensors on one kind of data; return the way.
 
     Raises:
         CertificateError: they differ.
-        Unknown: one has no value, or rounding hides whether they do.
+        Unknown: one of them has no value, or their difference may be rounding.
     """
     a, b = data.value(left, points), data.value(right, points)
-    # A form that proofs meet in holds where both sides are defined. So does all where something
-    # that is given isn't finite: the sum of pieces that are 0 elsewhere may be NaN there.
+    # A rule for forms in which proofs meet (``proof``) holds only where both sides are finite. So
+    # does any rule if a given tensor isn't finite: a sum of pieces that are 0 elsewhere may be NaN.
     loose = claim.startswith("proof") or any(map(data.is_wild, given))
     bound = max(TOLERANCE, _bound(claim))
     if not _differ(a, b, loose, bound).any():
@@ -109,7 +117,7 @@ def _way(
     if a.dtype.kind == "f":
         few = _SHRINKS * float(np.finfo(c.dtype).eps) * more.reach((left, right), given)
         if few <= TOLERANCE and (np.abs(c - d)[places] <= few).all():
-            return "precise"  # a mean of centred rows: 0 but for rounding
+            return "precise"  # e.g. the mean of centred rows: 0 except for rounding
         places &= ~_is_rounding(a, b, c, d, few)
         if not places.any():
             raise Unknown("rounding")
@@ -121,8 +129,11 @@ def _way(
 
 
 def _is_rounding(a: Array, b: Array, c: Array, d: Array, few: float) -> Array:
-    """Where rounding may be the difference of two values: of a and b in float64, which is less of c
-    and d with more digits; or it is no more than a few roundings of the largest number on the way.
+    """The elements whose difference may be due to rounding.
+
+    Either the difference of ``a`` and ``b`` (float64) shrinks to that of ``c`` and ``d`` (more
+    digits) as rounding does, or the latter is at most ``few``: a few roundings of the largest
+    intermediate number.
     """
     with np.errstate(all="ignore"):
         apart, finite = np.abs(c - d), np.isfinite(a) & np.isfinite(b)
@@ -130,13 +141,17 @@ def _is_rounding(a: Array, b: Array, c: Array, d: Array, few: float) -> Array:
 
 
 def _bound(claim: str) -> float:
-    """What a rule that is ``approx (bound)`` may be off by."""
+    """The relative error that a rule's ``numerics`` allow: ``approx (1e-6) -> 1e-6``, else 0."""
     _, _, bound = claim.partition("(")
     return float(bound.rstrip(" )")) if claim.startswith("approx") and bound else 0.0
 
 
 def _differ(a: Array, b: Array, loose: bool, bound: float) -> Array:
-    """Where two values differ."""
+    """The elements in which two values differ by more than ``bound`` times the largest finite one.
+
+    Args:
+        loose: compare floats only where both are finite.
+    """
     if a.dtype.kind != "f" or b.dtype.kind != "f":
         return np.asarray(a != b)
     with np.errstate(all="ignore"):

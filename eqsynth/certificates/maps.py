@@ -1,7 +1,9 @@
-"""Equality of two tensors at their full sizes, without a value: by maps of their elements.
+"""Show that two tensors are equal at their full sizes without computing them.
 
-Both sides are written out, down to tensors that both are made of, as sums of products of these
-tensors' elements (``elements.py``), and the sums are compared (``matching.py``).
+    reshape(a @ b, (6, 4)) = reshape(a, (6, 5)) @ b     ->     True, for any a and b
+
+An element of each side is written as a sum of products of elements of tensors that both sides share
+(``elements.py``), and the two sums are compared (``matching.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 
 
 def holds_by_maps(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors are seen to be equal, over the reals, whatever their inputs are."""
+    """Whether two tensors are shown to be equal, over the reals and for all inputs. False says
+    nothing: they may be equal for another reason."""
     if left.type != right.type or not left.type.size:
         return False
     for atoms in _atoms(left, right):
@@ -32,7 +35,8 @@ def holds_by_maps(left: Tensor, right: Tensor) -> bool:
 
 
 def _atoms(left: Tensor, right: Tensor) -> Iterator[frozenset[Tensor]]:
-    """What both sides are made of; then what of it isn't a view or a map; then inputs alone."""
+    """The sets of atoms to try: all subterms that both sides share; then those of them that are
+    neither views nor elementwise; then none, so that both sides are unfolded to their inputs."""
     shared = frozenset(topological([left])) & frozenset(topological([right]))
     yield shared
     heavy = frozenset(term for term in shared if _is_heavy(term))

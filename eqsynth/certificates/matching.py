@@ -1,13 +1,16 @@
-"""Whether two sums of products are one: a map between their iterators, its inverse, and the box.
+"""Show that two sums of products are equal, by an invertible map between their iterators.
 
     sum_{k<4608} a[k // 9, k % 9]      k = 9*p + q      sum_{p<512, q<9} a[p, q]
     sum_{k<7} a[k - 1], 0 <= k - 1     k = p + 1        sum_{p<6} a[p]
 
-Terms are paired one by one, and so are their factors: elements of the same tensor, whose indices
-then are equations between the iterators of both. Solved, these give each iterator of the right side
-by one of the left side, plus or minus it and whatever doesn't depend on it: so the map has an
-inverse. What is left is to see that all equations hold identically, and that the boxes are the
-same. Nothing is said where this fails; the two may be equal for another reason.
+1. The products of both sums are paired, and so are the factors of two products. Two elements are
+   paired only if they are of the same tensor; their indices then have to be equal, which gives
+   equations between the iterators of both sides.
+2. The equations are solved: each iterator of the right side is plus or minus one iterator of the
+   left side, plus a rest that depends on neither. So the map has an inverse.
+3. After substitution, all equations have to hold identically, and the boxes have to be the same.
+
+If a step fails, nothing follows: the sums may be equal for another reason.
 """
 
 from __future__ import annotations
@@ -36,16 +39,18 @@ from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import digest_of
 
-# Ways to pair terms and factors that are tried, splits of iterators, and pieces of a box.
+# The most ways of pairing that are tried, the most splits of iterators, and the most pieces into
+# which the shared iterators' ranges are cut.
 _WAYS: Final = 64
 _SPLITS: Final = 48
 _PIECES: Final = 32
-# What numbers may differ by: those of one side may be computed from those of the other.
+# The relative difference that the numbers of two paired products may have: a number of one side may
+# have been computed, with rounding, from those of the other side.
 _CLOSE: Final = 1e-12
 
 
 class _Split(Exception):
-    """Raised where an iterator has to be seen as two."""
+    """Raised if an iterator has to be split in two: ``it = block * p + q``."""
 
     def __init__(self, it: It, block: int) -> None:
         super().__init__()
@@ -54,7 +59,7 @@ class _Split(Exception):
 
 @dataclass(frozen=True)
 class _Level:
-    """Iterators and boxes of a pair of products, and those around."""
+    """The iterators and boxes of a pair of products (left, right), and the levels around it."""
 
     bound: tuple[tuple[It, ...], tuple[It, ...]]
     box: tuple[Box, Box]
@@ -76,7 +81,10 @@ class _Pairing:
 
 
 def are_equal(elements: Elements, a: Form, b: Form, traversal: Sequence[It]) -> bool:
-    """Whether both are seen to be the same at all values of the iterators that they share.
+    """Whether two forms are shown to be equal at all values of the iterators that they share.
+
+    Args:
+        traversal: the shared iterators.
 
     Raises:
         NotClosed: it takes too many steps.
@@ -124,7 +132,8 @@ def _rewritten(
 
 
 def _cut(form: Sequence[Product], its: Sequence[It]) -> tuple[It, int] | None:
-    """A shared iterator, and the place at which a box of a product begins or ends along it."""
+    """A shared iterator, and a value inside its range at which the box of a product begins or ends;
+    the range can be cut there. None if there is none."""
     for product in form:
         for index, extent in product.box:
             match index.terms:
@@ -140,7 +149,7 @@ def _cut(form: Sequence[Product], its: Sequence[It]) -> tuple[It, int] | None:
 
 
 def _signature(part: Factor | Product) -> bytes:
-    """What has to be the same of two that are paired."""
+    """The digest that two parts must share in order to be paired."""
     match part:
         case At(tensor, _):
             return tensor.digest
@@ -162,7 +171,7 @@ def _signatures(form: Form) -> bytes:
 
 
 def _forms(a: Form, b: Form, around: tuple[_Level, ...]) -> Iterator[_Pairing]:
-    """Ways to pair the products of two sums."""
+    """The ways to pair the products of two sums."""
     if len(a) != len(b) or _signatures(a) != _signatures(b):
         return
     if not a:
@@ -183,7 +192,7 @@ def _forms(a: Form, b: Form, around: tuple[_Level, ...]) -> Iterator[_Pairing]:
 def _factors(
     a: Sequence[Factor], b: Sequence[Factor], around: tuple[_Level, ...]
 ) -> Iterator[_Pairing]:
-    """Ways to pair the factors of two products."""
+    """The ways to pair the factors of two products."""
     if len(a) != len(b):
         return
     if not a:
@@ -217,9 +226,7 @@ def _pair(a: Factor, b: Factor, around: tuple[_Level, ...]) -> Iterator[_Pairing
                 yield _Pairing([], [level]) + inner
 
 
-def _each(
-    a: Sequence[Form], b: Sequence[Form], around: tuple[_Level, ...]
-) -> Iterator[_Pairing]:
+def _each(a: Sequence[Form], b: Sequence[Form], around: tuple[_Level, ...]) -> Iterator[_Pairing]:
     if not a:
         yield _Pairing()
         return
@@ -232,7 +239,7 @@ def _each(
 
 
 def _is_map(pairing: _Pairing, traversal: Sequence[It]) -> bool:
-    """Whether the equations have a solution that maps the boxes of one side onto the other's."""
+    """Whether the equations have a solution that maps the boxes of one side to the other's."""
     images = _solved(pairing)
     if images is None:
         return False
@@ -243,14 +250,15 @@ def _is_map(pairing: _Pairing, traversal: Sequence[It]) -> bool:
 
 
 def _is_scoped(level: _Level, images: Mapping[It, Index], traversal: Sequence[It]) -> bool:
-    """Whether the iterators of a level are given by its own, those around and those shared."""
+    """Whether the right iterators of a level are expressed only by left iterators of this level and
+    of the levels around it, and by shared iterators."""
     known = {it for one in (level, *level.around) for it in one.bound[0]} | set(traversal)
     return all(known >= set(images[it].iterators()) for it in level.bound[1])
 
 
 def _solved(pairing: _Pairing) -> dict[It, Index] | None:
-    """Each iterator of the right side by one of the left side at the same level; None where the
-    equations don't give it, or don't hold then."""
+    """Each iterator of the right side -> its image, by an iterator of the left side at the same
+    level; None if the equations don't determine it, or don't hold after substitution."""
     level_of: dict[It, int] = {}
     for number, level in enumerate(pairing.levels):
         level_of |= dict.fromkeys((*level.bound[0], *level.bound[1]), number)
@@ -286,7 +294,7 @@ def _unknown(row: Index, its: set[It]) -> list[tuple[It, int]]:
 
 
 def _open(row: Index, right: set[It]) -> bool:
-    """Whether an operation in a row is of what isn't known yet."""
+    """Whether an operation (``//``, ``%``) in a row contains an iterator of ``right``."""
     return any(not isinstance(atom, It) and right & set(atom.value.iterators())
                for atom, _ in row.terms)  # fmt: skip
 
@@ -294,7 +302,7 @@ def _open(row: Index, right: set[It]) -> bool:
 def _single(
     rows: Sequence[Index], left: set[It], right: set[It], level_of: Mapping[It, int]
 ) -> _Image | None:
-    """Of an equation with one unknown of each side: ``c*a + rest - c*b = 0``."""
+    """Solve an equation with one unknown of each side: ``c*a - c*b + r = 0  ->  b = a + r/c``."""
     for row in rows:
         a, b = _unknown(row, left), _unknown(row, right)
         if len(a) == len(b) == 1 and not _open(row, right | left):
@@ -310,7 +318,12 @@ def _single(
 def _several(
     rows: Sequence[Index], left: set[It], right: set[It], level_of: Mapping[It, int]
 ) -> _Image | None:
-    """Of an equation with several: those with the same factor, the smallest first."""
+    """Solve an equation with several unknowns: pair a left and a right one with the same factor and
+    extent, the smallest factors first.
+
+    Raises:
+        _Split: no such pair has the same extent, but one extent divides the other.
+    """
     split: _Split | None = None
     for row in rows:
         if _open(row, right | left):
@@ -336,7 +349,7 @@ _Bounds = tuple[Index, int, int]
 
 
 def _same_box(level: _Level, images: Mapping[It, Index]) -> bool:
-    """Whether the map takes the box of one side onto that of the other."""
+    """Whether the map takes the box of one side to the box of the other side, and back."""
 
     def placed(index: Index) -> Index:
         return simple(index.substitute(
@@ -361,10 +374,10 @@ def _same_box(level: _Level, images: Mapping[It, Index]) -> bool:
 
 
 def _follows(wanted: _Bounds, known: Sequence[_Bounds], free: set[It]) -> bool:
-    """Whether bounds follow from others: from one of them, and the ranges of iterators.
+    """Whether bounds follow from known bounds: from one of them, and from the iterators' ranges.
 
     Args:
-        free: iterators whose ranges are those that are known, and not their extents.
+        free: iterators whose ranges are given by ``known`` and not by their extents.
     """
     ranges: dict[It, tuple[int, int]] = {}
     for index, low, high in known:

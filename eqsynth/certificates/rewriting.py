@@ -1,4 +1,9 @@
-"""Forms with other iterators in the place of theirs, their boxes and what is summed simplified."""
+"""Substitute iterators in a sum of products, and simplify its boxes and its iterators' ranges.
+
+    sum_{k<7} a[k - 1], 0 <= k - 1 < 6   ->   sum_{p<6} a[p]        the box becomes the range of p
+
+Two forms rewritten in this way are compared in ``matching.py``.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +33,19 @@ def alone(it: It) -> Index:
 
 
 class Rewriting:
-    """A form with iterators replaced, its boxes and what is summed simplified.
+    """Substitutes iterators in a form, and simplifies its boxes and the ranges of its iterators.
 
     Args:
-        apart: each product and reduction gets iterators of its own; those that a sum was multiplied
-            out into share theirs.
+        images: iterator -> the index that replaces it.
+        apart: give each product and reduction iterators of its own. After a sum is multiplied out,
+            its products share theirs.
     """
 
-    def __init__(
-        self, elements: Elements, images: Mapping[It, Index], apart: bool = False
-    ) -> None:
+    def __init__(self, elements: Elements, images: Mapping[It, Index], apart: bool = False) -> None:
         self._elements, self._images, self._apart = elements, images, apart
 
     def within(self, bound: Sequence[It]) -> Rewriting:
-        """What is done to that over which some iterators run."""
+        """The rewriting for the body of a product or reduction over ``bound``."""
         if not self._apart or not bound:
             return self
         own = {it: alone(self._elements.narrowed(it.extent)) for it in bound}
@@ -54,14 +58,14 @@ class Rewriting:
         ))  # fmt: skip
 
     def bound(self, its: Sequence[It]) -> tuple[It, ...]:
-        """The iterators that stand in the place of some, those of the images in their places."""
+        """Replace each iterator that has an image by the iterators of the image."""
         found: list[It] = []
         for it in its:
             found += dict.fromkeys(self._images[it].iterators()) if it in self._images else [it]
         return tuple(found)
 
     def box(self, box: Box) -> Box | None:
-        """The box without what always holds; None of an empty one."""
+        """The box without conditions that always hold; None if one never holds."""
         kept: list[tuple[Index, int]] = []
         for index, extent in box:
             image = self.index(index)
@@ -73,7 +77,11 @@ class Rewriting:
         return tuple(kept)
 
     def _kept(self, box: Box) -> Box:
-        """The box of what has a value outside of it."""
+        """The box of a factor that has a value outside of it (``Padded``, ``Fold``).
+
+        Raises:
+            NotClosed: the box is empty.
+        """
         kept = self.box(box)
         if kept is None:
             raise NotClosed
@@ -95,8 +103,8 @@ class Rewriting:
         return self._narrowed(made)
 
     def _narrowed(self, product: Product) -> Product | None:
-        """Iterators that the box bounds run over what it leaves of them; those that nothing
-        depends on are gone. None where it leaves nothing."""
+        """Restrict each iterator to the range that the box leaves, and remove iterators on which
+        nothing depends: their extents become factors of the number. None if the box is empty."""
         for index, extent in product.box:
             match index.terms:
                 case ((It() as it, 1 | -1 as c),) if it in product.bound:

@@ -1,4 +1,11 @@
-"""The values of a search's terms on some data, each by its own definition."""
+"""Compute the values of terms on data, each term by its own definition, within a budget of work.
+
+    draw.value(a @ b, None)        the whole product, in float64
+    draw.value(a @ b, points)      some of its elements, if the product is too large
+    draw.precise().value(...)      the same in long double
+
+Not here: whether two values are equal (``judging.py``).
+"""
 
 from __future__ import annotations
 
@@ -20,23 +27,23 @@ from eqsynth.ir.types import is_float
 from eqsynth.ir.work import flops
 
 POINTS: Final = 1 << 20
-"""Points of an iteration space beyond which a scope isn't computed whole; an operator may take 64
-times as many operations, a product of matrices or a convolution 1024 times."""
+"""The largest cost, in points of an iteration space, of a term that is computed whole. An operator
+may take 64 operations a point, a matrix product or a convolution 1024 (:func:`cost`)."""
 
 LARGEST: Final = 1 << 23
-"""Elements of a tensor of which some are computed."""
+"""The largest size of a tensor of which some elements are computed."""
 
 WORK: Final = 1 << 22
-"""Points that one value may take, whole or at some elements."""
+"""The most points that one value may take, whole or at some elements."""
 
 BUDGET: Final = 1 << 28
-"""Points that the check of one log may take in all: some 20 seconds for a kind of data."""
+"""The most points that the check of one log may take on one kind of data: some 20 seconds."""
 
 KINDS: Final = ("normal", "ties")
-"""The data: random numbers, and -1, 0 and 1, on which sums and products are exact."""
+"""The kinds of data: normal random numbers; and -1, 0, 1, whose sums and products are exact."""
 
 _LONG: Final = Arithmetic("long double", np.dtype(np.longdouble))
-# What the interpreter raises for a term that has no value on some data.
+# The exceptions that the interpreter raises for a term that has no value on some data.
 _NO_VALUE: Final = (EqsynthError, ArithmeticError, IndexError, ValueError, TypeError)
 
 
@@ -44,28 +51,28 @@ Points = Sequence[Array]
 
 
 class Unknown(Exception):
-    """Raised where there is no value to compare; says why."""
+    """Raised if there is no value to compare; the text says why."""
 
 
 class TooLarge(Unknown):
-    """Raised for a value that takes too much work."""
+    """Raised if one value takes too much work."""
 
     def __init__(self) -> None:
         super().__init__("too large")
 
 
 class OverBudget(Unknown):
-    """Raised where all values together took as much work as they may."""
+    """Raised if all values together have used up the budget."""
 
     def __init__(self) -> None:
         super().__init__("beyond the budget")
 
 
 class Draw:
-    """Values of terms on one kind of data; what a term has none for stands in its place.
+    """The values of terms on one kind of data. For a term without a value, the reason is kept.
 
     Attributes:
-        budget: what all values may still take.
+        budget: the points that all further values together may take.
     """
 
     def __init__(self, kind: str, env: Mapping[str, Array], arithmetic: Arithmetic) -> None:
@@ -73,12 +80,12 @@ class Draw:
         self.budget = BUDGET
         self._values: dict[Tensor, Array] = {}
         self._missing: dict[Tensor, Unknown] = {}
-        # Terms below which something isn't finite.
+        # Terms that aren't finite, or have a subterm that isn't.
         self._wild: set[Tensor] = set()
         self._precise: Draw | None = None
 
     def precise(self) -> Draw:
-        """The same data, with more digits."""
+        """The values on the same data, computed with more digits (long double)."""
         if self._precise is None:
             self._precise = Draw(self.kind, self._env, _LONG)
         return self._precise
@@ -87,13 +94,14 @@ class Draw:
         """A term's value, whole or at some points.
 
         Raises:
-            Unknown: it has none here; ``TooLarge``: perhaps at points.
+            Unknown: it has no value on this data.
+            TooLarge: it takes too much work; it may have a value at fewer points.
         """
         return self._whole(term) if points is None else self._at(term, points)
 
     def _at(self, term: Tensor, points: Points) -> Array:
-        """A vector of values. Of what a scope reads only the elements that it reads at these
-        points are computed, where all are too many."""
+        """The vector of a term's elements at some points. If an argument of a scope is too large to
+        be computed whole, only the elements that the scope reads at these points are computed."""
         try:
             return np.asarray(self._whole(term)[tuple(points)])
         except TooLarge:
@@ -115,7 +123,8 @@ class Draw:
             return elements(op, operands, points)
 
     def _read(self, arg: Tensor, scope: Scope, points: Points) -> Array:
-        """An argument, or an array that holds the elements of it that are read at these points."""
+        """The value of an argument of a scope. If it is too large, an array with only the elements
+        that the scope reads at these points; the other elements are 0."""
         try:
             return self._whole(arg)
         except TooLarge:
@@ -144,7 +153,7 @@ class Draw:
         return found
 
     def learn(self, left: Tensor, right: Tensor) -> None:
-        """That two terms were seen to be equal: one that is too large has the other's value."""
+        """Record that two terms are equal: if one of them has no value, it gets the other's."""
         for term, other in ((left, right), (right, left)):
             if term not in self._values and other in self._values:
                 self._values[term] = self._values[other]
@@ -153,13 +162,13 @@ class Draw:
                 self._missing.clear()
 
     def is_wild(self, term: Tensor) -> bool:
-        """Whether it isn't finite, or something that it is computed from; or isn't known to be,
-        since it was computed in part."""
+        """Whether a term or one of its subterms isn't finite, or isn't known to be finite because
+        the term wasn't computed whole."""
         return term in self._wild or term not in self._values
 
     def reach(self, terms: Sequence[Tensor], given: Collection[Tensor]) -> float:
-        """The largest finite number between what is given and these terms: what rounding is
-        relative to."""
+        """The largest finite absolute value in ``terms`` and in their subterms down to ``given``;
+        rounding is relative to this number."""
         seen, stack, largest = set[Tensor](given), list(terms), 0.0
         while stack:
             term = stack.pop()
@@ -219,8 +228,9 @@ class Draw:
 
 
 def cost(term: Tensor) -> int:
-    """Points of a scope, which are evaluated one by one; an operator's operations in its points:
-    of a product of matrices a library makes a thousand while a scope is evaluated at one."""
+    """The cost of computing a term, in points of a scope. Operators take libraries less time than
+    the interpreter takes for a scope: 64 operations count as a point, in a matrix product or a
+    convolution 1024."""
     if isinstance(term, Scope):
         return math.prod(term.extents)
     each = 1024 if is_cut(term) else 64
@@ -228,8 +238,9 @@ def cost(term: Tensor) -> int:
 
 
 def draws(terms: Sequence[Tensor], seed: int) -> Iterator[Draw]:
-    """An assignment of the inputs and weights for each kind of data. Where positions are computed,
-    integers are 0 and 1, which are positions in whatever has two entries."""
+    """The values of inputs and weights, for each kind of data. If some tensor of positions (the ids
+    of an embedding) is computed, integer inputs are 0 and 1 only: then the positions are in range
+    for tables with at least two entries."""
     every = list(topological(terms))
     bounds, inputs = positions(every), leaves(every)
     computed = any(not isinstance(term, Input | Weight) for term in bounds)
