@@ -150,7 +150,7 @@ def installed() -> dict[str, str]:
 
 
 def engine_of(name: str) -> Compile:
-    """The engine of a name; ``package.module:function`` is an engine of the user's."""
+    """The engine with this name. ``package.module:function`` names an engine that a user wrote."""
     home, _, function = name.partition(":")
     if function:
         found: Compile = getattr(importlib.import_module(home), function)
@@ -296,7 +296,7 @@ def minimized(
     """The smallest program that fails in the same way, within a number of tries.
 
     Args:
-        failure: from a program to what is wrong with it.
+        failure: returns the difference of a program's results if it fails in the same way, or None.
     """
     tries = _TRIES
     while True:
@@ -320,7 +320,7 @@ def _failure(compile_: Compile, kind: str, term: Tensor) -> Different | None:
         compared(term, compile_)
     except Different as error:
         return error if error.kind == kind else None
-    except Exception:  # of torch, which the smaller program doesn't please
+    except Exception:  # of torch: it doesn't compute the smaller program
         return None
     return None
 
@@ -393,7 +393,8 @@ def _finding(name: str, compile_: Compile, term: Tensor, form: Tensor, error: Di
 
 
 def operators_of(term: Tensor) -> list[str]:
-    """The operators of a term, each once, sorted; a scope by its reduction."""
+    """The names of a term's operators, sorted, without duplicates; scopes are named by their
+    reductions: ``Scope sum``, ``Scope map``."""
     parts = topological([term])
     names = {
         part.name if isinstance(part, Op) else f"Scope {part.reducer if part.reduction else 'map'}"
@@ -416,14 +417,15 @@ def run_batch(number: int, names: Sequence[str], size: int = BATCH) -> dict[str,
 
 
 def _say_nothing() -> None:
-    """Silence warnings; some engines write theirs past Python."""
+    """Silence warnings. Some engines write theirs to file descriptor 2; a worker discards these."""
     warnings.simplefilter("ignore")
     if is_worker():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def run_one(number: int, index: int, name: str) -> dict[str, Any]:
-    """The task of a worker after a batch has ended one: one of its programs in one engine."""
+    """The task of a worker after another worker died in a batch: run one program of the batch in
+    one engine, to find out which of them ends the process."""
     into = Hunted(number)
     _say_nothing()
     hunted(cases(number)[index], {name: engine_of(name)}, into)

@@ -96,7 +96,7 @@ def run(
         try:
             found = workers[worker].run(work, number, journal.extra, timeout_s=TIMEOUT_S)
             batch = Batch(**found)
-        except Exception as error:  # the worker died or was late; the next batch gets a new one
+        except Exception as error:  # the worker died or ran too long; the next batch gets a new one
             where = f"some program of batch {number}"
             batch.failures = [{"program": where, "error": str(error)}]
         if not ending.is_set():
@@ -104,7 +104,7 @@ def run(
         return worker
 
     running: set[Future[int]] = set()
-    ending = threading.Event()  # then the workers are killed, and their batches not told
+    ending = threading.Event()  # set before the workers are killed: their batches aren't recorded
     try:
         with Progress(show) as bar, ThreadPoolExecutor(jobs) as pool:
             bar.stage("programs")

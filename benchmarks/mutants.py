@@ -1,23 +1,23 @@
-"""Mutants of definitions, requests of laws and rules of scopes: does anything take them for true?
+"""Judge mutants of definitions, requests of laws and rules of scopes: is a wrong one accepted?
 
     python -m benchmarks.mutants [--head define] [--part K/N] [--only TEXT] [--json FILE]
 
     sum(k) a[^n, i, k] * b[^n, k, j]  ->  sum(k) a[^n, k, k] * b[^n, k, j]      refused: value
 
-Each mutant (``benchmarks/rule_mutants.py``) stands in a copy of its file, which is loaded in the
-place of ours. It is refused where
+Each mutant (``benchmarks/rule_mutants.py``) is put in a copy of its rule file, and the copy is
+loaded instead of the file. A mutant is refused if
 
-- the file doesn't load, or
-- ``rules check`` finds samples on which the rule's sides differ, or none that it matches.
+- the copy doesn't load, or
+- ``rules check`` finds samples on which the rule's sides differ, or no samples that it matches.
 
-A definition of an operator that no table of eqsynth has (``Attention``) is what the operator is; it
-is refused where a rule of its file, which speaks of the operator, is.
+An operator that only a rule file defines (``Attention``) means whatever its definition says, so the
+definition can't be checked itself. A mutant of it is refused if a rule about the operator is.
 
-What is accepted is checked again, with ten times the samples. Then it is as true as the rule, and
-``ACCEPTED`` says why, or a sample is missing. None of them but those may be ``proved``. A request
-of a law is true whatever it asks the law of: the law's own function refuses what doesn't fit, so
-only what the request claims of digits can be wrong. Exit status 1 if a mutant is accepted for which
-no reason is given.
+A mutant that is accepted is checked again with more samples (``MORE``). If it is still accepted,
+either it is as true as the original rule, and ``ACCEPTED`` gives the reason; or the samples have a
+gap. Only a mutant that is as true as its rule may be ``proved``. A request of a law is true for
+each term that it asks about, since the law's function refuses unsuitable terms; so only its claim
+about rounding can be wrong. The exit status is 1 if a mutant is accepted without a reason.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from eqsynth.testing.soundness import SAMPLES, check_rule
 from eqsynth.verify import verify_rule
 
 LIMIT_S: Final = 10.0
-"""Seconds of the processor that the check of a mutant may take."""
+"""The most processor time (s) for one check of a mutant."""
 
 MORE: Final = 200
-"""Samples of a mutant that those of every rule don't refuse."""
+"""The number of samples for a mutant that is accepted on the samples of a usual check."""
 
 _ENOUGH = "the bound is above all indices, as it has to be"
 ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
@@ -70,20 +70,20 @@ ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
     "hoist": (1, "where it is worth doing is no condition of the equality"),
     "delta-under-sum": (1, "integers that wrap are a ring"),
 }  # fmt: skip
-"""Of definitions and rules of scopes: how many mutants are as true as the rule, and why.
+"""Rule -> the number of its mutants that are as true as the rule, and the reason.
 
-Other rules of ``elementwise.egg`` have one: what is computed element by element is the same to the
-last bit.
+Each other rule of ``elementwise.egg`` has one, which claims ``bitwise``: elementwise results are
+equal to the last bit.
 """
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a mutant.
+    """The result of judging a mutant.
 
     Attributes:
         fate: ``doesn't load``, the kind of the checker's refusal, or ``accepted``.
-        equalities: that were judged, and how many of them exactly.
+        equalities: the number of equalities that the checker accepted, and how many exactly.
         verified: the verifier's outcome.
     """
 
@@ -98,10 +98,11 @@ class Judged:
 
 
 def judge(mutant: Mutant, looks: Sequence[int] = (SAMPLES, MORE)) -> Judged:
-    """Loads a mutant in the place of what it was made of, checks and verifies it.
+    """Load a mutant instead of its original, check it and verify it.
 
     Args:
-        looks: samples of each check, until one refuses it; of the request of a law the first alone.
+        looks: the number of samples of each check; a check is made only if the previous one
+            accepted the mutant. A request of a law is checked once.
     """
     told = (mutant.file, mutant.head, mutant.rule, mutant.text, mutant.claims)
     before = DEFAULT_FILES[: DEFAULT_FILES.index(mutant.file)]
@@ -124,7 +125,8 @@ def judge(mutant: Mutant, looks: Sequence[int] = (SAMPLES, MORE)) -> Judged:
 
 
 def _judging(rules: RuleSet, name: str) -> Iterator[Rule]:
-    """The rule that was changed; of what an operator is by it alone, the rules that speak of it."""
+    """The rules to judge for a mutant: the changed rule; or, if it defines an operator that isn't
+    built in, the rewrites in which that operator occurs."""
     rule = rules[name]
     operator = next((d.name for d in rules.definitions.values()
                      if any(case.rule == name for case in d.cases)), "")  # fmt: skip
@@ -145,14 +147,16 @@ def _heads(trees: Iterable[Tree]) -> Iterator[str]:
 
 
 def all_mutants(heads: Iterable[str] = HEADS, part: tuple[int, int] = (1, 1)) -> list[Mutant]:
-    """The mutants of our files' forms of these heads; of n parts the k-th."""
+    """The mutants of all forms with these heads in eqsynth's rule files; for ``part=(k, n)``, the
+    k-th of n parts."""
     wanted = {*heads}
     found = [m for file in DEFAULT_FILES for m in form_mutants(file) if m.head in wanted]
     return found[part[0] - 1 :: part[1]]
 
 
 def unexplained(found: Iterable[Judged]) -> list[Judged]:
-    """Mutants that are accepted, and more of their rule's than ``ACCEPTED`` has reasons for."""
+    """The accepted mutants for which there is no reason: those beyond the number that ``ACCEPTED``
+    gives for their rule."""
     left = Counter({rule: number for rule, (number, _) in ACCEPTED.items()})
     told = []
     for judged in found:

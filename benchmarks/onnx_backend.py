@@ -1,9 +1,11 @@
-"""ONNX's own tests, counted by their verdicts, and the operators that aren't supported.
+"""Run ONNX's backend tests; print the number of cases by verdict, and the unsupported operators.
 
-python -m benchmarks.onnx_backend                    every case of a single operator
-python -m benchmarks.onnx_backend --kind simple      small models
-python -m benchmarks.onnx_backend --only resize      the cases with this in their names
-python -m benchmarks.onnx_backend --no-capture       the modules only, in seconds
+    python -m benchmarks.onnx_backend                    all cases of a single operator
+    python -m benchmarks.onnx_backend --kind simple      small models
+    python -m benchmarks.onnx_backend --only resize      the cases with this text in their names
+    python -m benchmarks.onnx_backend --no-capture       only run the imported modules (seconds)
+
+The cases are run by ``eqsynth/testing/onnx_backend.py``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Mutants of rules: each form of our rule files, changed in one place.
+"""Make mutants of rules: copies of the forms in eqsynth's rule files, each changed in one place.
 
-Numbers are changed, arguments swapped, conditions dropped, and heads exchanged for their nearest
-relatives (``IDiv`` for ``IMod``, ``<`` for ``<=``). What steers alone (weights) is left as it is.
-The text of a comprehension or of a rule of scopes is changed word by word:
+A mutant changes a number, swaps two arguments, drops a condition, or replaces a head by a related
+one (``IDiv`` by ``IMod``, ``<`` by ``<=``). Facts that only steer the search (weights) aren't
+changed. In the text of a comprehension or of a rule of scopes, a word is changed:
 
     sum(k) a[^n, i, k] * b[^n, k, j]  ->  max(k) a[^n, i, k] * b[^n, k, j]
                                           sum(k) a[^n, k, k] * b[^n, k, j]
                                           sum(k) a[^n, i, k]
 
-``benchmarks/mutants.py`` judges the mutants of ``define``, ``ask`` and ``rule-of-scopes``, and
-``tests/verify`` those of rewrites.
+Most mutants are wrong, and the checker and the verifier should refuse them. Not here: the judging
+of mutants of ``define``, ``ask`` and ``rule-of-scopes`` (``benchmarks/mutants.py``) and of rewrites
+(``tests/verify``).
 """
 
 from __future__ import annotations
@@ -63,7 +64,12 @@ def text_of(sexp: Sexp) -> str:
 
 
 def mutants(sexp: Sexp, *, top: bool = True) -> Iterator[Sexp]:
-    """The form with one change each."""
+    """The mutants of a form, each with one change.
+
+    Args:
+        top: the form is a whole rule: its head, name and ruleset stay, and its conditions may be
+            dropped.
+    """
     if isinstance(sexp, str):
         if re.fullmatch(r"-?\d+", sexp):
             yield str(int(sexp) + 1)
@@ -105,7 +111,7 @@ def _says(sexp: Sexp, word: str) -> bool:
 
 
 def rule_forms(file: str) -> Iterator[tuple[str, Form]]:
-    """Name and form of each rule of one of our files."""
+    """The name and the form of each rule in one of eqsynth's rule files."""
     for form in split_forms((rules_dir() / file).read_text(encoding="utf-8"), file):
         if form.head in ("rewrite", "birewrite", "rule"):
             yield re.search(r':name\s+"([^"]*)"', form.text)[1], form  # type: ignore[index]
@@ -114,8 +120,16 @@ def rule_forms(file: str) -> Iterator[tuple[str, Form]]:
 def mutated(
     file: str, numerics: str, folder: Path, names: tuple[str, ...] = ()
 ) -> tuple[RuleSet, dict[str, str]]:
-    """Rules that load, made of a file's (or of those of its rules that are named) by one change
-    each, and their texts by name."""
+    """Make the mutants of a file's rules, and keep those that load.
+
+    Args:
+        numerics: the ``Numerics`` that the file of mutants states.
+        folder: where that file is written.
+        names: the rules to change; all rules of the file if empty.
+
+    Returns:
+        The rules with the mutants among them, and the texts of the mutants by name.
+    """
     texts: dict[str, str] = {}
     for name, form in rule_forms(file):
         if names and name not in names:
@@ -138,7 +152,7 @@ def mutated(
 
 
 def _refused(path: Path, texts: dict[str, str]) -> str | None:
-    """A mutant that doesn't load, so that there is nothing to verify."""
+    """The name of the first mutant that doesn't load; None if all do."""
     from eqsynth.errors import RuleError
 
     try:
@@ -152,8 +166,9 @@ def _refused(path: Path, texts: dict[str, str]) -> str | None:
 # ---- definitions, requests of laws, rules of scopes ---------------------------------------------
 
 HEADS: Final = ("define", "ask", "rule-of-scopes")
-"""The forms besides rules that say or request an equality."""
+"""The heads of the forms, other than rules, that state or request an equality."""
 
+# A claim about rounding -> the next stronger claim, which a mutant makes instead.
 _STRONGER: Final = {
     "real": "bitwise", "cancels": "real", "proof": "real", "proof-cancels": "proof",
 }  # fmt: skip
@@ -172,14 +187,14 @@ _KEYWORDS: Final = frozenset({
 
 @dataclass(frozen=True)
 class Mutant:
-    """A form of one of our files, changed in one place.
+    """A form of one of eqsynth's rule files, changed in one place.
 
     Attributes:
-        file: that it stands in.
-        rule: the name that the changed rule has.
-        claims: it claims more of digits than the form that it was made of.
-        text: of the changed form.
-        content: of the whole file with it.
+        file: the file of the form.
+        rule: the name of the changed rule.
+        claims: the change is to the ``numerics``: the mutant claims more about rounding.
+        text: the changed form.
+        content: the whole file with the changed form.
     """
 
     file: str
@@ -191,7 +206,7 @@ class Mutant:
 
 
 def form_mutants(file: str) -> Iterator[Mutant]:
-    """The mutants of a file's definitions, requests of laws and rules of scopes."""
+    """The mutants of the definitions, requests of laws and rules of scopes in a file."""
     content = (rules_dir() / file).read_text(encoding="utf-8")
     stated = _HEADER_NUMERICS.search(content)
     numerics = stated[1] if stated else "real"
@@ -219,7 +234,7 @@ def _uncommented(text: str) -> str:
 
 
 def _name(sexp: Sexp) -> str:
-    """The name of the rule that a form becomes."""
+    """The name of the rule that is made of a form."""
     if ":name" in sexp:
         return str(sexp[sexp.index(":name") + 1]).strip('"')
     return f"{kebab(sexp[1][0])}-definition" if sexp[0] == "define" else str(sexp[1])
@@ -230,7 +245,7 @@ def _numerics(sexp: Sexp) -> str:
 
 
 def _changes(sexp: Sexp, numerics: str) -> Iterator[Sexp]:
-    """A form with one change each: of its terms, of its text, of its law, of its numerics."""
+    """Copies of a form with one change each: in its numerics, its law, its text, or its terms."""
     if ":numerics" in sexp:
         at = sexp.index(":numerics") + 1
         if sexp[at] in _STRONGER:
@@ -253,22 +268,25 @@ def _changes(sexp: Sexp, numerics: str) -> Iterator[Sexp]:
 
 
 def _renames(sexp: Sexp, changed: Sexp) -> bool:
-    """Whether only names of arguments were exchanged, of which nothing else speaks."""
+    """Whether a change can't make the form wrong: it only permutes argument names that nothing else
+    in the form uses, or it changes which terms a request asks about."""
     if sexp[0] == "ask":
         of = sexp.index(":of") + 1
         return bool(changed[of] != sexp[of])
     left, other, right = sexp[1], changed[1], sexp[2]
     says = isinstance(right, str) and ":tensors" not in sexp and ":numbers" not in sexp
-    # A view speaks of its tensor alone; the rest it finds in the operator.
+    # A view's definition names its tensor only; the other arguments are read from the operator.
     says |= right[0] == "view" and left[1] == other[1]
     return says and left != other and sorted(map(str, left)) == sorted(map(str, other))
 
 
 def _laws(sexp: Sexp) -> Iterator[Sexp]:
-    """A request that names another law of our files under its own name, or asks of others.
+    """Copies of a request that name another law (and keep their own name), or that ask about scopes
+    of another reduction.
 
-    What another law answers is as equal as what is asked here, unless it says less of rounding: so
-    those laws, and the next one.
+    The answers of any law are equal to the term that is asked about. So another law makes a request
+    wrong only if it claims less about rounding: the laws that state numerics of their own are
+    tried, and one other law.
     """
     same = [form for form in _asks() if form[3][0] == sexp[3][0]]
     laws = [form[1] for form in same]
@@ -286,7 +304,7 @@ def _laws(sexp: Sexp) -> Iterator[Sexp]:
 
 @cache
 def _asks() -> list[Sexp]:
-    """Our requests of laws."""
+    """The requests of laws in eqsynth's rule files."""
     return [
         parse(_uncommented(form.text))
         for file in DEFAULT_FILES
@@ -296,7 +314,7 @@ def _asks() -> list[Sexp]:
 
 
 def _other_words(right: Sexp) -> Iterator[Sexp]:
-    """The request of another view, or of another reducer."""
+    """The right side of a definition by ``view`` or ``reduction``, with another view or reducer."""
     if isinstance(right, list) and right[0] == "view":
         for name in _VIEWS:
             yield ["view", f'"{name}"', *right[2:]]
@@ -306,19 +324,19 @@ def _other_words(right: Sexp) -> Iterator[Sexp]:
 
 
 def text_mutants(text: str) -> Iterator[str]:
-    """A comprehension, or a rule of scopes, with one change each."""
+    """Copies of the text of a comprehension or of a rule of scopes, with one change each."""
     found = list(_WORDS.finditer(text))
     words = [match.group() for match in found]
 
     def changed(first: int, last: int, new: str) -> str:
-        """The text with the words from one to another replaced."""
+        """The text in which ``new`` replaces the words ``first`` to ``last``."""
         return text[: found[first].start()] + new + text[found[last].end() :]
 
     condition = words.index("if") if "if" in words else len(words)
     begin = 0 if "=>" in words else words.index("=")
     names = _names(words, begin)
     for at in range(2, begin if begin else 0):
-        # The tensors, or the integers, that it is over, in another order.
+        # Swap two adjacent parameters (tensors, or integers) of the comprehension.
         if words[at] == "," and words.index(")") > at:
             yield changed(at - 1, at + 1, f"{words[at + 1]}, {words[at - 1]}")
     for at, word in enumerate(words):
@@ -356,7 +374,7 @@ def text_mutants(text: str) -> Iterator[str]:
 
 
 def _end(words: list[str], at: int) -> int:
-    """Where the operand ends that begins at a word."""
+    """The last word of the operand that begins at word ``at``."""
     if at + 1 < len(words) and words[at] not in "([{" and words[at + 1] in ("(", "["):
         at += 1
     depth = 0
@@ -369,7 +387,8 @@ def _end(words: list[str], at: int) -> int:
 
 
 def _names(words: list[str], begin: int) -> dict[str, str]:
-    """The kind of each name behind a word: what is read, or what counts."""
+    """The kind of each name after the word ``begin``: ``reads`` for names of tensors and bodies,
+    ``counts`` for iterators and other integers."""
     kinds: dict[str, str] = {}
     for at, word in enumerate(words):
         if at > begin and re.fullmatch(r"[A-Za-z_]\w*", word) and word not in _KEYWORDS:

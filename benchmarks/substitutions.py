@@ -1,18 +1,19 @@
-"""Which rules the programs of models use, and what the search for them takes.
+"""Count the rules that the optimized programs of models use, and time the search for them.
 
     python -m benchmarks.substitutions                      all models, at full size
     python -m benchmarks.substitutions --reduced            at sizes of tests: a rehearsal
     python -m benchmarks.substitutions --model nasrnn --json FILE [--resume]
 
-A rule is used if the derivation of the plan from the original goes through it (``explain().rules``;
-Fig. 10 of TASO counts substitutions so). Rules that say what operators are and rules of indices are
-counted, and not listed: every derivation goes through them. The plan is that of eqsynth's own
-kernels, whether or not a race against the original or an engine would keep it: both times are told.
-Caches are empty for each model.
-Published are the seconds of TENSAT, saturation and extraction together, and of TASO's search, on
-machines of their authors: they stand beside ours, and are no ratio. Saturation and extraction may
-take 45 seconds each. The file is written after each model; ``--resume`` keeps its rows of this
-commit, machine and limit.
+A rule is used if it occurs in the derivation of the plan from the original program
+(``explain().rules``), as substitutions are counted in [TASO Fig. 10]. Definitions of operators and
+rules of indices occur in every derivation: these are counted but not listed. The plan uses
+eqsynth's own kernels, even if the original program or an engine would win the race of ``optimize``;
+the times of the plan and of the original are both printed. Each model starts with empty caches.
+Saturation and extraction may take 45 seconds each.
+
+The published times (TENSAT's saturation and extraction together, TASO's search) are printed beside
+eqsynth's without a ratio, since they were measured on their authors' machines. The JSON file is
+written after each model; ``--resume`` keeps its rows if commit, machine and limit are the same.
 """
 
 from __future__ import annotations
@@ -60,20 +61,26 @@ MODELS: Final[dict[str, Workload]] = {
     ),
     "bert_tensat": _bert("bert_tensat", 8, 64, 1024, 16),
 }
-"""The models of TASO's Fig. 10, and TENSAT's: NasRNN of 5 steps; 8 layers of BERT, hidden 1024."""
+"""The models of [TASO Fig. 10], and two of TENSAT's: NasRNN with 5 steps; BERT with 8 layers of
+hidden size 1024."""
 
 PUBLISHED_S: Final[dict[str, tuple[float, float]]] = {
     "bert_tensat": (1.4, 13.6), "resnext50": (0.7, 25.3), "nasnet_a": (10.6, 1226.0),
     "nasrnn_tensat": (0.5, 177.0),
 }  # fmt: skip
-"""Seconds that TENSAT's authors published of TENSAT and of TASO."""
+"""Model -> the times (s) of TENSAT and of TASO, both as TENSAT's authors published them."""
 
-# Files whose rules are in every derivation: definitions of operators, and arithmetic of indices.
+# The files whose rules occur in every derivation: definitions of operators, and rules of indices.
 _PLAIN: Final = ("index.egg", "views.egg", "elementwise.egg", "operators.egg", "shape.egg")
 
 
 def of_model(workload: Workload, rules: RuleSet, limit_s: float, reduced: bool) -> dict[str, Any]:
-    """One model: rules of its plan's derivation, seconds of the search, and what it gains."""
+    """The row of one model: the rules in its plan's derivation, the times of the search, and the
+    times of the original program and of the plan.
+
+    Raises:
+        AssertionError: the program's result isn't the model's.
+    """
     module, inputs = workload.reduced() if reduced else workload.build()
     with empty_caches():
         own = grown(module, inputs, rules, limit_s)
@@ -111,7 +118,7 @@ def _file_of(rules: RuleSet, name: str) -> str:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row as text."""
+    """A model's row as text."""
     published = "" if row["tensat_s"] is None else (
         f"; published: TENSAT {row['tensat_s']} s, TASO {row['taso_s']} s")  # fmt: skip
     rules = ", ".join(row["rules"]) or "none"
@@ -125,7 +132,8 @@ def line(row: dict[str, Any]) -> str:
 
 
 def known_rows(path: Path, origin: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a file that were measured as ``origin`` says."""
+    """The rows of a file, if they were measured under the conditions in ``origin`` (commit,
+    machine, limit); else none."""
     if not path.exists():
         return []
     before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

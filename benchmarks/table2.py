@@ -1,11 +1,15 @@
-"""TASO's 43 properties of operators (papers/004, Table 2) as theorems: none of them is a rule.
+"""Prove the 43 operator properties of TASO [TASO Table 2]; none of them is a rule of eqsynth.
 
-    python -m benchmarks.table2              each property: for all sizes, and by derivation
+    python -m benchmarks.table2              prove each property in both ways
     python -m benchmarks.table2 --json FILE
 
-A property is proved for all sizes by ``eqsynth rules verify`` from ``tests/verify/table2.egg``, and
-derived by the proof search behind ``prove_equal`` at
-several sizes and parameters (stride, padding, activation). Seconds are of the processor.
+Each property is proved in two independent ways:
+
+- for all sizes, by ``eqsynth rules verify`` from ``tests/verify/table2.egg``;
+- at a few sizes and parameters (stride, padding, activation), by the proof search behind
+  ``prove_equal``, which derives it from eqsynth's rules.
+
+All times are processor time.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ FILE: Final = Path(__file__).resolve().parents[1] / "tests" / "verify" / "table2
 LIMITS: Final = Limits(20_000, 60.0)
 
 PROPERTIES: Final[dict[str, tuple[str, str, str]]] = {
-    # name: shapes of the variables, left, right
+    # name: (shapes of the variables, left side, right side); "x y: mn" makes x and y m x n matrices
     "ewadd-associative": ("x y z: mn", "add(x, add(y, z))", "add(add(x, y), z)"),
     "ewadd-commutative": ("x y: mn", "add(x, y)", "add(y, x)"),
     "ewmul-associative": ("x y z: mn", "mul(x, mul(y, z))", "mul(mul(x, y), z)"),
@@ -116,7 +120,7 @@ PROPERTIES: Final[dict[str, tuple[str, str, str]]] = {
 }  # fmt: skip
 
 CASES: Final[tuple[tuple[Mapping[str, int], int, bool, bool], ...]] = (
-    # sizes, stride, padding that keeps the size, activation
+    # (sizes, stride, whether padding keeps the size of an image, whether there is an activation)
     (dict(m=2, n=3, k=4, l=5, b=1, c=2, d=3, h=5, w=4, r=3), 1, True, False),
     (dict(m=5, n=1, k=3, l=2, b=2, c=1, d=2, h=6, w=7, r=3), 2, False, True),
     (dict(m=4, n=6, k=2, l=1, b=2, c=3, d=4, h=7, w=5, r=1), 2, True, True),
@@ -125,12 +129,12 @@ CASES: Final[tuple[tuple[Mapping[str, int], int, bool, bool], ...]] = (
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a property.
+    """The results of proving one property.
 
     Attributes:
-        sizes: at how many of the cases it was derived.
+        sizes: the number of cases (``CASES``) in which it was derived.
         verified: the outcome of ``rules verify``.
-        left: what that leaves to show.
+        left: what ``rules verify`` leaves to show; empty if the property is proved.
     """
 
     name: str
@@ -144,7 +148,7 @@ class Found:
 def sides(
     name: str, sizes: Mapping[str, int], stride: int, same: bool, relu: bool
 ) -> tuple[Tensor, Tensor]:
-    """Both sides of a property at sizes and parameters, as terms."""
+    """Both sides of a property as terms, at one choice of sizes and parameters."""
     shapes, left, right = PROPERTIES[name]
     known: dict[str, Any] = dict(_functions(stride, same, relu))
     for group in shapes.split(";"):
@@ -199,18 +203,19 @@ def _functions(stride: int, same: bool, relu: bool) -> dict[str, Callable[..., T
 
 
 def derived(name: str) -> Iterator[tuple[bool, float]]:
-    """Whether a property is derived at each of the cases, and the seconds."""
+    """For each case: whether the property is derived, and the processor time (s)."""
     rules = rules_of((), "cancels", where="benchmarks.table2", proving=True)
     for sizes, stride, same, relu in CASES:
         begin = time.process_time()
         left, right = sides(name, sizes, stride, same, relu)
-        yield left == right or meet([left], [right], rules, LIMITS).proved, (
-            time.process_time() - begin
+        yield (
+            left == right or meet([left], [right], rules, LIMITS).proved,
+            (time.process_time() - begin),
         )
 
 
 def properties() -> Iterator[Found]:
-    """Every property, as it is proved."""
+    """Prove every property; yield the results one by one."""
     rules = load_rules([*DEFAULT_FILES, FILE])
     written = {rule.name: rule for rule in rules.rules if rule.file == str(FILE)}
     for name in PROPERTIES:

@@ -1,10 +1,13 @@
-"""Tables and a picture of the measurements of ``bench_tune``.
+"""Print tables of the measurements of ``bench_tune``, and draw them.
 
     python -m benchmarks.tuning_tables FILE [--svg docs/tuning.svg]
 
-For each kernel: the best after as many trials, and after as many seconds, as every search has had,
-in GFLOP/s or GB/s (mean and standard deviation over the seeds, as OpEvo's Tables 1 to 3), trials
-until within 2 % of the best known, and the share of the seconds that wasn't spent in measuring.
+For each kernel and tuner, a table has:
+
+- the best rate (GFLOP/s or GB/s; mean and standard deviation over the seeds, as in [OpEvo Tables
+  1 to 3]) after the number of trials, and after the time, that every search of the kernel has had;
+- the number of trials until the rate is within 2 % of the best known rate;
+- the share of the time that wasn't spent measuring.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from benchmarks.bench_tune import Row, read
 from benchmarks.curve import below_each_other, svg
 
 Searches = Mapping[str, Mapping[int, Sequence[Row]]]
-"""The measurements of a kernel by tuner and seed."""
+"""The measurements of a kernel: tuner -> seed -> rows in the order of the trials."""
 
+# A rate counts as near the best known rate if the latter is at most this many times as high.
 NEAR = 1.02
 
 
@@ -37,18 +41,19 @@ def seconds(row: Row) -> float:
 
 
 def best(rows: Sequence[Row]) -> float:
-    """The highest rate; 0 if no schedule worked."""
+    """The highest rate (GFLOP/s or GB/s); 0 if no schedule worked."""
     return max((row["giga"] / row["time_s"] for row in rows if row["time_s"]), default=0.0)
 
 
 def even(searches: Searches) -> Searches:
-    """The searches with the seeds that every tuner has."""
+    """The searches with only those seeds that every tuner has."""
     common = set.intersection(*(set(seeds) for seeds in searches.values()))
     return {tuner: {s: seeds[s] for s in sorted(common)} for tuner, seeds in searches.items()}
 
 
 def table(searches: Searches) -> list[tuple[str, ...]]:
-    """A row for each tuner, and above them what they are compared at."""
+    """The cells of a kernel's table: a header, which names the number of trials and the time at
+    which tuners are compared, and a row for each tuner. Empty if nothing was measured."""
     searches = even(searches)
     every = [rows for seeds in searches.values() for rows in seeds.values()]
     if not every:
@@ -95,8 +100,8 @@ def text(rows: Sequence[Row]) -> str:
 
 
 def picture(rows: Sequence[Row]) -> str:
-    """The best so far over the best known: means over kernels and seeds, with their spread, against
-    trials and against seconds."""
+    """Plots (SVG) of the best rate so far, as a share of the best known rate, against trials and
+    against seconds: the mean over kernels and seeds, and the mean minus the standard deviation."""
     kernels = {name: even(searches) for name, searches in by_kernel(rows).items()}
     whole = {
         name: max(best(rows) for seeds in searches.values() for rows in seeds.values())
@@ -126,7 +131,8 @@ def _until(rows: Sequence[Row], axis: str, at: float) -> Sequence[Row]:
 
 
 def _places(axis: str, runs: Sequence[Sequence[Row]]) -> list[float]:
-    """Powers of two, up to the trials or seconds that every search has had."""
+    """The points on an axis at which curves are drawn: powers of two, up to the number of trials
+    (or the seconds) that every search has had."""
     ends = [float(len(rows)) if axis == "trials" else seconds(rows[-1]) for rows in runs]
     most = max(1.0, min(ends, default=1.0))
     return [2.0**n for n in range(int(math.log2(most)) + 1)]

@@ -1,6 +1,6 @@
 """Show that two tensors are equal at their full sizes without computing them.
 
-    reshape(a @ b, (6, 4)) = reshape(a, (6, 5)) @ b     ->     True, for any a and b
+    reshape(a @ b, (6, 4)) = reshape(a, (6, 5)) @ b     ->     True, for any a: (2, 3, 5), b: (5, 4)
 
 An element of each side is written as a sum of products of elements of tensors that both sides share
 (``elements.py``), and the two sums are compared (``matching.py``).
