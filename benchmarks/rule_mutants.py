@@ -45,6 +45,7 @@ Sexp = Any
 
 
 def parse(text: str) -> Sexp:
+    """An S-expression as nested lists of its tokens: ``(Add x 1)`` -> ``["Add", "x", "1"]``."""
     tokens = _TOKEN.findall(text)
 
     def read(at: int) -> tuple[Sexp, int]:
@@ -60,6 +61,7 @@ def parse(text: str) -> Sexp:
 
 
 def text_of(sexp: Sexp) -> str:
+    """The text of an S-expression; the inverse of :func:`parse`."""
     return sexp if isinstance(sexp, str) else "(" + " ".join(map(text_of, sexp)) + ")"
 
 

@@ -30,6 +30,7 @@ NEAR = 1.02
 
 
 def by_kernel(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, list[Row]]]]:
+    """Kernel -> tuner -> seed -> rows."""
     found: dict[str, dict[str, dict[int, list[Row]]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         found[row["kernel"]][row["tuner"]].setdefault(row["seed"], []).append(row)
@@ -37,6 +38,7 @@ def by_kernel(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, list[Row]]]]
 
 
 def seconds(row: Row) -> float:
+    """The time (s) that a search has taken up to and with this row."""
     return float(row["measuring_s"] + row["outside_s"])
 
 

@@ -11,7 +11,7 @@ into) and the answer. This package checks each of them:
 - Small tensors are computed whole, on two kinds of data (``judging.py``).
 - For large tensors, an element of each side is written as a sum of products of elements of the
   tensors that both sides share, and the two sums are compared (``maps.py``). If this doesn't show
-  that they are equal, a sample of their elements is computed.
+  that they are equal, their elements are computed: all of them, or a sample if there are too many.
 
 A term is evaluated by its own definition over the program's inputs, and never by another member of
 its e-class. So a wrong equality doesn't make later equalities look wrong; the first failure in the

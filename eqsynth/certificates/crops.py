@@ -36,7 +36,7 @@ def work(op: Op) -> int:
 
 
 def elements(op: Op, operands: Sequence[Array], points: Sequence[Array]) -> Array:
-    """The elements of a product at some points, as a vector; ``points`` has an array an axis."""
+    """The elements of a product at some points, as a vector; ``points`` has one array per axis."""
     places = zip(*(axis.tolist() for axis in points), strict=True)
     return np.asarray([_element(op, operands, place) for place in places])
 

@@ -3,7 +3,7 @@
     reshape(x, (6, 4))[i, j]    ->    x[i // 3, i % 3, j]
     (a @ pad(b))[i, j]          ->    sum_k a[i, k] * b[k - 1, j]     in the box 0 <= k - 1 < n
 
-Views, products, reductions, functions and scopes are unfolded to their definitions in the reference
+Views, products, reductions, functions and scopes are unfolded as the reference defines them
 (``ir/reference.py``). A tensor that isn't unfolded is an atom. Equality is over the reals: products
 of float sums are multiplied out, provided that no function in them can be infinite for finite
 arguments. Not here: the comparison of two sums (``matching.py``).
@@ -57,6 +57,7 @@ class Elements:
         self._left, self._depth = _PARTS, 0
 
     def fresh(self, extent: int) -> Index:
+        """A new iterator as an index."""
         return Index.iterator(next(self._slots), extent)
 
     def split(self, it: It, block: int) -> tuple[It, It]:
@@ -64,6 +65,7 @@ class Elements:
         return It(next(self._slots), it.extent // block), It(next(self._slots), block)
 
     def narrowed(self, extent: int) -> It:
+        """A new iterator, for a part of another iterator's range."""
         return It(next(self._slots), extent)
 
     def element(self, term: Tensor, at: Sequence[Index]) -> Form:

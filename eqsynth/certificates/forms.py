@@ -52,7 +52,8 @@ class Apply:
 
 @dataclass(frozen=True)
 class Fold:
-    """The maximum, minimum or product of a sum over iterators, in a box."""
+    """The maximum, minimum or product of a form over the iterators ``bound``, at the points in a
+    box."""
 
     reducer: str
     bound: tuple[It, ...]
@@ -87,6 +88,7 @@ Form = tuple[Product, ...]
 
 
 def one(factor: Factor) -> Form:
+    """The sum of a single factor."""
     return (Product(1.0, factors=(factor,)),)
 
 
@@ -146,6 +148,11 @@ def _is_finite(factor: Factor) -> bool:
 
 
 def apply(name: str, *args: Form) -> Form:
+    """A function of sums. Sums, products and quotients are written as sums of products.
+
+    Raises:
+        NotClosed: a product has too many terms.
+    """
     match name:
         case "add":
             return args[0] + args[1]

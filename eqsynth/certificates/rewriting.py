@@ -156,6 +156,7 @@ def _indices(factors: Sequence[Factor]) -> Iterator[Index]:
 
 
 def all_indices(form: Form) -> Iterator[Index]:
+    """The indices in a form: those of its boxes and of its factors."""
     for product in form:
         yield from (index for index, _ in product.box)
         yield from _indices(product.factors)

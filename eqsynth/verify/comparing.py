@@ -49,6 +49,7 @@ from eqsynth.verify.values import (
 from eqsynth.verify.verdict import Left
 
 _COMMUTATIVE: Final = COMMUTATIVE | {"add", "mul"}
+# The most guards that Z3 doesn't decide, for which both cases are compared.
 _MOST_SPLITS: Final = 64
 # The integers 0 ... 127 can be represented in every integer dtype.
 _MOST_WHOLE: Final = 128
@@ -73,6 +74,11 @@ class Comparison:
     # ---- whatever the functions compute ----------------------------------------------
 
     def same(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
+        """Whether two values are the same, whatever their functions compute.
+
+        Raises:
+            Left: there are too many guards to compare all their cases.
+        """
         condition = next(conditions(a), None)
         if condition is None:
             condition = next(conditions(b), None)
@@ -186,7 +192,12 @@ class Comparison:
     # ---- as polynomials ---------------------------------------------------------------
 
     def equal(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
-        """Whether two values are the same polynomial, with sums split into terms."""
+        """Whether two values are the same polynomial, with sums split into terms.
+
+        Raises:
+            Left: a part of a sum or product may be infinite, or, if ``whole``, a constant isn't one
+                of every integer dtype.
+        """
         if self.whole and not all(n in range(_MOST_WHOLE) for v in (a, b) for n in numbers(v)):
             raise Left("a number that isn't one of each integer dtype")
         if self._cancels([*terms(a), *(t.times(Fraction(-1)) for t in terms(b))], given):

@@ -36,9 +36,10 @@ TRUTHS: Final = "truths"
 def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
     """The kinds of dtypes with which the rule's left side is well-typed.
 
-    ``floats``, ``integers``, ``bools``: all terms have dtypes of one kind, and one dtype;
-    ``mixed``: the terms have several dtypes; ``truths``: the terms have several dtypes, and the
-    result is a bool; ``views``: the rule has views only, which compute nothing.
+    ``floats``, ``integers``, ``bools``: all terms have one dtype, of this kind;
+    ``mixed``: the terms have several dtypes, or a constant is infinite in a dtype without infinity;
+    ``truths``: the terms have several dtypes, and the result is a bool;
+    ``views``: the rule has only views other than Cast and Concat, which compute nothing.
 
     Args:
         known: the values of the rule's variables at one rank.

@@ -84,4 +84,5 @@ def _guard(tree: Tree, ints: Integers, of: Of) -> Any | None:
 
 
 def name_of(tree: Tree) -> str:
+    """The name under which a value is kept: a variable's name, or the text of another tree."""
     return tree.name if isinstance(tree, Var) else render(tree)

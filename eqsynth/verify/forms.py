@@ -26,6 +26,7 @@ _PAIRS: Final = frozenset({"kernel", "stride", "padding", "dilation", "output_pa
 _LISTS: Final = frozenset({"shape", "before", "after"})
 # Kinds of attributes that count axes, or say which axes an operator means.
 _COUNTED: Final = frozenset({"axis", "axes", "order"})
+# The most combinations of ranks and axes, and the largest rank, that are tried.
 _MOST_CASES: Final = 20_000
 _MOST_RANK: Final = 5
 

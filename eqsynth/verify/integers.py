@@ -86,9 +86,11 @@ class Integers:
     divided: dict[tuple[int, int, str], tuple[Any, ...]] = field(default_factory=dict)
 
     def fresh(self, stem: str) -> Any:
+        """A new integer variable, named ``stem!number``."""
         return z3.Int(f"{stem}!{next(self.names)}")
 
     def suppose(self, *facts: Any) -> None:
+        """Add hypotheses."""
         self.known += facts
 
     def floor(self, x: Any, m: Any) -> tuple[Any, Any]:
@@ -156,6 +158,7 @@ class Integers:
         return found
 
     def holds(self, goal: Any, given: Sequence[Any] = (), work: int = WORK) -> bool:
+        """Whether Z3 shows that ``goal`` follows; False if it doesn't follow or Z3 gives up."""
         return self.ask(goal, given, work).true
 
     def consistent(self, given: Sequence[Any] = (), work: int = WORK) -> Answer:
@@ -190,6 +193,7 @@ def _no_other_multiple(m: Any, z: Any) -> Any:
 
 
 def number(x: Any) -> Any:
+    """An integer of Python as a term of Z3; terms of Z3 stay."""
     return z3.IntVal(x) if isinstance(x, int) else x
 
 

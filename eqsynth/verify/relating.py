@@ -1,4 +1,4 @@
-"""Relate the iteration spaces of two sums, so that equal sums over different iterators compare.
+"""Relate the iteration spaces of two sums, to show that sums over different iterators are equal.
 
     sum_{k<n} [k == e] f(k)              =  [0 <= e < n] f(e)                        ``pinned``
     sum_{k<n} [low <= k < low + m] f(k)  =  sum_{j<m} [0 <= low + j < n] f(low + j)  ``narrowed``
@@ -19,6 +19,7 @@ from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.polynomials import Term
 from eqsynth.verify.values import bounds, renamed, substituted
 
+# The most candidates for the value of an iterator.
 _MOST_PLACES = 8
 
 

@@ -31,6 +31,7 @@ from eqsynth.verify.integers import Integers
 from eqsynth.verify.values import Call, Guard, Number, Read, Value
 from eqsynth.verify.verdict import Left
 
+# The most variables for which all assignments of dtypes are tried.
 _MOST_LEAVES: Final = 4
 
 
@@ -205,6 +206,7 @@ class _Scalars:
         return Call(f"to:{dtype if isinstance(dtype, str) else render(dtype)}", (value,))
 
     def index(self, tree: Tree) -> Any:
+        """Translate a term of an index to an integer of Z3."""
         match tree:
             case Var(name=name):
                 if name not in self.indices:

@@ -62,6 +62,8 @@ def leaf(name: str, extents: Extents) -> Symbolic:
 
 
 def computed(extents: Extents, at: Element) -> Symbolic:
+    """A tensor given by its elements at indices, and not by those at row-major positions."""
+
     def flat(_: Any) -> Value:
         raise Left("the elements in row-major order of what is computed")
 
@@ -69,10 +71,12 @@ def computed(extents: Extents, at: Element) -> Symbolic:
 
 
 def same(a: Any, b: Any) -> bool:
+    """Whether two integers are written in the same way, which needs no question to Z3."""
     return bool(number(a).eq(number(b)))
 
 
 def size_of(extents: Extents) -> Any:
+    """The product of the extents."""
     size: Any = z3.IntVal(1)
     for extent in extents:
         size = size * extent

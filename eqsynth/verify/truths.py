@@ -21,6 +21,7 @@ from eqsynth.verify.integers import Integers
 from eqsynth.verify.values import Call, Number, Read, Reduce, Value, function_of
 from eqsynth.verify.verdict import Left
 
+# The most truth values on which elements may depend: 2 ** 6 cases.
 _MOST_ATOMS: Final = 6
 _Truths = tuple[bool, ...]
 _Element = Callable[[_Truths], float]

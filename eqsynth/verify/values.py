@@ -73,6 +73,7 @@ Names: TypeAlias = Sequence[tuple[Any, Any]]
 
 
 def row_major(index: Sequence[Any], extents: Sequence[Any]) -> Any:
+    """The row-major position of an index: (i, j) in (n, m) -> i * m + j."""
     at: Any = 0
     for i, extent in zip(index, extents, strict=True):
         at = at * extent + i
@@ -80,6 +81,7 @@ def row_major(index: Sequence[Any], extents: Sequence[Any]) -> Any:
 
 
 def guarded(condition: Any, inside: Value, outside: Value) -> Value:
+    """A guard, or one of its cases if the condition is a bool of Python."""
     if isinstance(condition, bool):
         return inside if condition else outside
     return Guard(condition, inside, outside)
@@ -106,6 +108,7 @@ def function_of(name: str) -> str:
 
 
 def bounds(iterators: Iterators) -> tuple[Any, ...]:
+    """The ranges of iterators as formulas: (k, n) -> 0 <= k, k < n."""
     return tuple(bound for i, extent in iterators for bound in (i >= 0, i < extent))
 
 
@@ -122,6 +125,7 @@ def conditions(value: Value) -> Iterator[Any]:
 
 
 def decided(value: Value, condition: Any, holds: bool) -> Value:
+    """Replace the guards with this condition, outside of reductions, by one of their cases."""
     if isinstance(value, Guard):
         if value.condition.eq(condition):
             return decided(value.inside if holds else value.outside, condition, holds)
@@ -133,6 +137,7 @@ def decided(value: Value, condition: Any, holds: bool) -> Value:
 
 
 def renamed(x: Any, names: Names) -> Any:
+    """Substitute iterators in a term or formula of Z3; other values stay."""
     return z3.substitute(x, *names) if z3.is_expr(x) and names else x
 
 

@@ -25,8 +25,7 @@ from eqsynth.verify.verdict import Left, Outcome, Verdict, Wrong
 LIMIT_S: Final = 20.0
 """Processor time (s) after which no further question about a rule is asked."""
 
-# The kinds of differences on a sample that refute a rule. Differences of rounding don't: proofs are
-# over the reals, too.
+# The kinds of differences on a sample that refute a rule. A difference of rounding doesn't.
 _REFUTING: Final = frozenset({"value", "shape", "dtype"})
 
 # The laws that rewrite an operator to its definition.

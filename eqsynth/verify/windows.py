@@ -35,6 +35,11 @@ class Windows:
         self.require = require
 
     def needs(self, holds: bool) -> None:
+        """Check a condition on ranks or axes, which are known numbers.
+
+        Raises:
+            IllTyped: it doesn't hold.
+        """
         if not holds:
             raise IllTyped
 
