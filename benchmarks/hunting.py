@@ -1,11 +1,11 @@
-"""A batch of random programs in other engines, compared with torch: the work of ``hunt.py``.
+"""Run a batch of random programs in other engines, and compare the results with torch's.
 
 A program is drawn and saturated, and gives up to three equal forms: as drawn, the form of fewest
 FLOPs, and the form of least estimated time. Each form runs in each engine. Its result is compared
 with torch's as the result of ``optimize`` is (``lower/check.py``): by elements, on nine kinds of
-inputs. The difference that is allowed is found by moving torch's inputs by some roundings, and
-grows with the length of sums; in doubtful cases torch in float64 decides. If torch's own results of
-a form and of the program as drawn differ, that is a fault of eqsynth and not of an engine.
+inputs. The allowed difference is found by moving torch's inputs by some roundings, and grows with
+the length of sums; in doubtful cases torch in float64 decides. If torch's results of a form and of
+the program as drawn differ, this is a fault of eqsynth and not of an engine.
 
 Not here: which batches are run, how they are kept, and the report (``hunt.py``).
 """

@@ -1,10 +1,11 @@
-"""Substitutions and layouts, chosen separately and jointly [TASO §7.5, Fig. 12].
+"""Compare choosing substitutions and layouts jointly with choosing them separately [TASO §7.5].
 
     python -m benchmarks.joint                      bert128, about five minutes
     python -m benchmarks.joint --model bert64 --limit 60 --json FILE
-    python -m benchmarks.joint --reduced            at a size of tests
+    python -m benchmarks.joint --reduced            at a small size, as in tests
 
-From one e-graph four plans are extracted, by one cost model:
+The experiment is that of [TASO Fig. 12]. Four plans are extracted from one e-graph, by one cost
+model:
 
     substitutions   every member of the e-graph, by kernels that take and give tensors in C order
     layouts         the operators as they are, by every kernel

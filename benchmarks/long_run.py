@@ -1,4 +1,4 @@
-"""The long run: thousands of random programs are searched and checked, to find wrong rules.
+"""Search and check thousands of random programs, to find wrong rules: the long run.
 
     python -m benchmarks.long_run [--programs 20000] [--modules 300] [--jobs 2] [--fresh]
                                   [--rules FILE ...]

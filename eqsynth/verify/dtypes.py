@@ -180,8 +180,8 @@ def _true(fact: Tree, bound: dict[str, Any], build: Any) -> bool:
                 bound[one.name] = evaluate(two, bound, build)
                 return True
         a, b = (evaluate(arg, bound, build) for arg in args)
-        # Only dtypes are compared. Extents come from a model that satisfies the facts already, and
-        # no fact compares two terms.
+        # Only dtypes are compared. Extents come from a model that satisfies the facts already. An
+        # equality of two terms isn't checked, so more assignments of dtypes are tried than match.
         return a == b if isinstance(a, str) and isinstance(b, str) else True
     if head == "!=":
         a, b = (evaluate(arg, bound, build) for arg in args)
