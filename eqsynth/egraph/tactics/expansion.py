@@ -1,42 +1,44 @@
-"""The expanded form of a scope: all maps that it reads written out, piece by piece, as polynomials.
+"""The expanded form of a scope: all maps that it reads are written out, piece by piece, and the
+bodies are polynomials.
 
     L_i {cat(x, y)}[i] * 2                   ->  cat(L_i 2 * x[i], L_i 2 * y[i])
     L_i sum_k (a[i, k] - m[i]) * c[i]        ->  L_i c[i] * {sum_k a}[i] - n * m[i] * c[i]
     L_i sum_k x[i, n - 1 - k] * w[n - 1 - k] ->  L_i sum_k x[i, k] * w[k]
 
-Equalities in a row, each a function here or in the neighbours:
+Two programs with the same expanded form are equal, so proofs of equality meet there. Computing by
+the expanded form would often be slower than computing the scope, so optimization doesn't ask for
+it. A scope equals its expanded form by six steps, each a function here or in a module beside:
 
-Proof. Let the scope be ``L_X R_Y f``, R its reducer, and look at one element x of X, where all that
-either side computes is a finite number.
+Proof. Let the scope be ``L_X R_Y f`` with the reducer R. Look at one element x of X at which every
+value that either side computes is a finite number.
 
-1. Pieces (:func:`_joined`). X and Y are boxes, and cuts part them into boxes that are disjoint and
-   together all of them. An element of a concatenation is that of the piece that it lies in, and
-   reducers are associative and commutative: R over Y is what R makes of its values over the parts.
-2. Writing out (:meth:`_Pieces.written_out`). On a piece, ``v % n`` is ``v - k*n`` and ``v // n`` is
-   k where all values of v lie between k*n and (k+1)*n. A read that is in range everywhere is the
-   body of what is read, at its index, since ``t = L g``; one that is so nowhere is its fill. One
-   that is in parts stays, but for a sum g of which one term alone can be other than zero there, and
-   leaves its tensor where the read left g: in range both are that term, outside both are the fill.
-   A comparison that holds everywhere, or nowhere, is a truth. What can't be told cuts the piece or
-   stays. f is a function of what it reads, so equals may be put for equals in it.
+1. Pieces (:func:`_joined`). X and Y are boxes, and the cuts divide them into disjoint boxes whose
+   union is X and Y. An element of a concatenation is an element of the piece in which it lies.
+   Reducers are associative and commutative, so R over Y is R of the results over the parts of Y.
+2. Writing out (:meth:`_Pieces.written_out`). In a piece where all values of v lie in
+   [k*n, (k+1)*n), ``v % n`` is ``v - k*n`` and ``v // n`` is k. A read of ``t = L g`` that is in
+   range everywhere in the piece is g at the read's index; a read that is in range nowhere is its
+   fill. A read that is partly in range stays, with one exception: g is a sum, only one of its terms
+   can be other than zero in the piece, and this term leaves its tensor exactly where the read
+   leaves t. Then the term, with the read's fill, replaces the read: in range both are the term, out
+   of range both are the fill. A comparison that holds everywhere in the piece, or nowhere, is a
+   truth value. An undecided question cuts the piece, or the expression stays. f is a function of
+   the values that it reads, so equal expressions may replace each other in f.
 3. Other iterators (``sums.reindexed``). ``k -> n - 1 - k`` and ``k -> (k + c) % n`` are bijections
-   of [0, n), and are applied where k runs over all of it: R meets the same values.
-4. Polynomials (``ir/polynomial.py``). The body is its polynomial; argued there, by function.
-5. Sums (``sums.summed``). A sum of terms is the sum of their sums; what k doesn't occur in stands
-   outside; an iterator that is idle counts its values; and ``sum_{y,z} g(y) h(z)`` is ``{sum_y g}
-   {sum_z h}``. Where a factor is zero but for u = k - e in [0, n), and all u + e are values of k,
-   those terms are all: a sum over u.
-   Products, maxima, minima and truths are taken apart by laws of their own (``extrema.py``).
-6. One piece of two (:func:`_one_slab`). Neighbours are one where their bodies are the same, or are
-   so with the number of a piece of one value in the place of the iterator.
+   of [0, n), and are applied only if k runs over all of [0, n): R combines the same values.
+4. Polynomials (``ir/polynomial.py``). The body equals its polynomial, as argued there by function.
+5. Sums (``sums.summed``). A sum of several terms is the sum of the terms' sums. A factor without k
+   moves out of a sum over k. An iterator that occurs in no factor multiplies by its extent.
+   ``sum_{y,z} g(y) h(z)`` is ``{sum_y g} {sum_z h}``. If a factor is zero except for u = k - e in
+   [0, n), and every u + e is a value of k, then the sum over k is a sum over u.
+   Products, maxima, minima and truths are decomposed by laws of their own (``extrema.py``).
+6. One piece from two (:func:`_one_slab`). Neighbouring pieces are joined if their bodies are the
+   same, or are the same after the iterator replaces its value in a piece of one value.
 
 The obligation is ``tests/egraph/test_expansion.py``: random scopes (reads beyond borders, mirrored
-and rotated; maps of maps; all functions) and their forms have the same values. What the proof
-doesn't say is how either side rounds, or what it is where a part of it is no finite number: the
-rules that ask for the form are of ``proof`` numerics.
-
-It is the meeting point of proofs: two programs of one expanded form are equal. To compute by it
-would often be slower than what it is made from, so it isn't looked for in optimizing.
+and rotated reads, maps of maps, all functions) have the same values as their expanded forms. The
+proof says nothing about how either side rounds, or about values with a part that isn't finite, so
+the rules that ask for the form have ``proof`` numerics.
 """
 
 from __future__ import annotations
@@ -86,33 +88,35 @@ from eqsynth.ir.scalar import (
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import FLOATS, is_float
 
-# More pieces than this, and bodies of more reads, are left as they are.
+# A scope isn't expanded if it would have more pieces than this, or a body with more leaves.
 MAX_PIECES: Final = 16
 MAX_READS: Final = 48
-# A reduction of so many values at most is written out value by value.
+# The most values of a reduction that is written out value by value.
 MAX_POINTS: Final = 16
 
 Map = Callable[[Tensor], "Scope | None"]
-"""A scope without a reduction that is equal to a tensor, or None for what is read as it is."""
+"""Returns a scope without a reduction that is equal to the tensor; None if reads of the tensor are
+to stay."""
 
 
 class _TooLarge(Exception):
-    """Written out, the body has too many reads, or a number that isn't finite."""
+    """The scope has too many pieces, or its body has too many leaves after writing out."""
 
 
 def expanded(
     scope: Scope, map_of: Map, cancels: bool = False, points: bool = False
 ) -> Tensor | None:
     """``L_X reduce_Y f = cat over pieces X' of X (L_X' combine over pieces Y' of Y (reduce_Y' f))``
-    with each f written out and collected; None if that is the scope itself, or too large.
+    with each f written out and collected as a polynomial. None if this is the scope itself, if it
+    would be too large, or if the scope's dtypes or numbers don't allow it.
 
-    Pieces are cut where a read begins or ends to be in range, so that within a piece it is the
-    element or the fill. Neighbours of one body are one piece again.
+    Pieces are cut where a read begins or ends to be in range, so that within a piece the read is an
+    element or the fill. Neighbouring pieces with the same body are joined again.
 
     Args:
-        map_of: what may be put in the place of a tensor that is read.
-        cancels: also where digits are lost (``ir/polynomial.py``).
-        points: iterators of few values are reduced value by value (:func:`by_points`).
+        map_of: the scope to write out in the place of a tensor that is read.
+        cancels: also use the identities that lose digits in floats (``ir/polynomial.py``).
+        points: reduce iterators of few values value by value (:func:`by_points`).
     """
     dtype = computed_in(scope)
     if dtype is None or 0 in scope.extents:
@@ -133,8 +137,9 @@ def expanded(
 
 
 def computed_in(scope: Scope) -> str | None:
-    """The dtype of the polynomials of a scope: a truth c is the number [c], 1 or 0, among the
-    floats that it compares. None where it has none."""
+    """The dtype of a scope's polynomials. In a scope of truths, a truth c is the number [c], 1 or
+    0, of the float dtype that the scope reads, or of float32 if it reads no floats. None if it
+    reads several float dtypes, or if its body is of numbers alone."""
     if scope.dtype != "bool":
         return scope.dtype
     floats = {read.tensor.dtype for read in reads(scope.body)}.intersection(FLOATS)
@@ -144,9 +149,9 @@ def computed_in(scope: Scope) -> str | None:
 
 
 def by_points(scope: Scope) -> list[It]:
-    """The iterators of a reduction that are written out value by value, the shortest first:
-    ``max_k x[i, k]``, k < 2, is ``max(x[i, 0], x[i, 1])``, which is what a program computes that
-    takes slices by hand."""
+    """The iterators of a reduction to write out value by value, the shortest first, as long as they
+    have at most ``MAX_POINTS`` values together: ``max_k x[i, k]`` for k < 2 ->
+    ``max(x[i, 0], x[i, 1])``. A program that takes slices by hand computes the latter."""
     found: list[It] = []
     for it in sorted(reduction_iterators(scope), key=lambda it: (it.extent, it.slot)):
         if math.prod(one.extent for one in (*found, it)) <= MAX_POINTS:
@@ -169,7 +174,7 @@ class _Pieces:
             self._most *= it.extent
 
     def bodies(self) -> dict[Box, Scalar]:
-        """Piece -> body, collected; further cuts are made until no read is partly in range."""
+        """Return piece -> collected body. Pieces are cut until no question raises :class:`Cut`."""
         while True:
             boxes = list(itertools.product(*map(intervals, self._cuts)))
             if len(boxes) > self._most:
@@ -188,8 +193,12 @@ class _Pieces:
         return collect(expand(body, self._cancels, self._scope.dtype))
 
     def written_out(self, body: Scalar, box: Box, within: frozenset[Tensor]) -> Scalar:
-        """``f(t[m(x)])`` is ``f(g(m(x)))`` where t is ``L g`` and all m(x) are in range, and
-        ``f(fill)`` where none is."""
+        """Return the body with maps written out: ``f(t[m(x)])`` -> ``f(g(m(x)))`` if t is ``L g``
+        and all m(x) are in range, ``f(fill)`` if none is.
+
+        Args:
+            within: the tensors that are being written out; reads of them stay.
+        """
 
         known: dict[Scalar, Scalar] = {}
 
@@ -209,7 +218,8 @@ class _Pieces:
                     return Num(float(true))
             args = [rewritten(arg) for arg in children(part)]
             if isinstance(part, Sum) and not is_float(dtype_of(part) or "float32"):
-                # Outside of a tensor of integers is 0, but that alone would have no dtype.
+                # A read of integers that is out of range stays a read, since its fill, the number
+                # 0, would have no dtype. A sum drops it if the other terms have the sum's dtype.
                 inside = [
                     arg
                     for arg in args
@@ -250,7 +260,8 @@ class _Pieces:
 
 
 def _joined(scope: Scope, bodies: Mapping[Box, Scalar]) -> Tensor:
-    """The scope over its pieces: reduced in each piece of the traversal, then concatenated."""
+    """Return the scope as its pieces: each piece of the traversal is reduced, and the pieces are
+    concatenated."""
     width = len(scope.traversal)
     columns: dict[Box, dict[Box, Scalar]] = {}
     for box, body in bodies.items():
@@ -259,8 +270,8 @@ def _joined(scope: Scope, bodies: Mapping[Box, Scalar]) -> Tensor:
 
 
 def _concatenated(scope: Scope, columns: Mapping[Box, Mapping[Box, Scalar]], axis: int) -> Tensor:
-    """``L_X f = cat(L_X' f, L_X'' f)`` along the axes from ``axis`` on, X' and X'' parts of X;
-    what has one body on both sides isn't parted."""
+    """``L_X f = cat(L_X' f, L_X'' f)`` along the axes from ``axis`` on, where X' and X'' are parts
+    of X. Neighbouring parts that one body serves are not separated."""
     if axis == len(scope.traversal):
         ((box, parts),) = columns.items()
         return _reduced(scope, box, parts)
@@ -295,7 +306,8 @@ def _one_slab(
     right: Mapping[Box, Mapping[Box, Scalar]],
     along: It,
 ) -> dict[Box, dict[Box, Scalar]] | None:
-    """The bodies that two neighbours along an axis have in common, or None."""
+    """The bodies that serve both of two neighbouring slabs along an axis; None if some bodies
+    differ."""
     found: dict[Box, dict[Box, Scalar]] = {}
     for box, parts in left.items():
         if right[box].keys() != parts.keys():
@@ -312,10 +324,12 @@ def _one_slab(
 def _one_body(
     first: Interval, left: Scalar, second: Interval, right: Scalar, along: It
 ) -> Scalar | None:
-    """A body that is ``left`` in the first interval of an iterator, and ``right`` in the second.
+    """A body that equals ``left`` in the first interval of an iterator and ``right`` in the second;
+    None if none is found.
 
-    An interval of one value may have it as a number: ``x[0, j]`` beside ``x[i, j]`` for i in
-    [1, 4), and ``x[0, j]`` beside ``x[1, j]`` are both ``x[i, j]``.
+    The body of an interval of one value may contain the value in the place of the iterator. So
+    ``x[0, j]`` beside ``x[i, j]`` for i in [1, 4) gives ``x[i, j]``, and so does ``x[0, j]`` beside
+    ``x[1, j]``.
     """
     if left == right:
         return left
@@ -332,7 +346,9 @@ def _one_body(
 
 
 def _between(left: Scalar, right: Scalar, along: It, first: int) -> Scalar | None:
-    """``left`` with each read moved, as the iterator goes on by one, to where ``right`` reads."""
+    """``left`` with indices that depend on the iterator: at ``first`` each read is that of
+    ``left``, at ``first + 1`` it is that of ``right``. ``x[0, j]`` and ``x[2, j]`` -> ``x[2*i, j]``
+    for first = 0. None if the reads differ by more than numbers in their indices."""
     pairs = list(zip(reads(left), reads(right), strict=False))
     moved: dict[Scalar, Scalar] = {}
     for one, other in pairs:
@@ -351,7 +367,7 @@ def _between(left: Scalar, right: Scalar, along: It, first: int) -> Scalar | Non
 
 
 def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
-    """One piece of the traversal, its reduction carried out in parts."""
+    """Return one piece of the traversal: its reduction is done part by part, then combined."""
     width = len(scope.traversal)
     kept = [It(slot, high - low) for slot, (low, high) in enumerate(box)]
     found: list[Scalar] = []
@@ -387,7 +403,7 @@ def _combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
 
 
 def _as_truth(number: Scalar) -> Scalar:
-    """c of ``[c]``; ``[c]`` is a number that isn't 0 where c holds."""
+    """Return the truth c of the number ``[c]``: a read c itself, otherwise ``[c] != 0``."""
     if isinstance(number, Cast) and isinstance(number.arg, Read):
         return number.arg
     return Call("ne", (number, Num(0.0)))

@@ -1,4 +1,5 @@
-"""The products, maxima, minima and truths of an expanded form: taken apart as sums are.
+"""The products, maxima, minima and truths of an expanded form: as much as possible moves out of the
+reduction, as ``sums.py`` does with sums.
 
     prod_k 2 * x[i, k] * exp(y[k])   ->  2**n * {prod_k x}[i] * exp({sum_k y})
     max_k (c[i] - 2 * x[i, k])       ->  c[i] - 2 * {min_k x}[i]
@@ -6,9 +7,10 @@
     any_k not (c[i, k] and d[k])     ->  not ({all_k c}[i] and {all_k d})
     any_k x[i, k] > 0                ->  {max_k x}[i] > 0
 
-Each is a law of its reducer: products of products, a maximum lets out what it doesn't depend on
-and a factor that isn't negative, the largest of increasing values is that of the largest, and a
-truth holds everywhere where it is false nowhere.
+Each line is a law of its reducer. A product of products is the product of the factors' products. A
+term without k, and a factor without k that isn't negative, move out of a maximum over k; a negative
+number turns the maximum into a minimum. The maximum of an increasing function is the function of
+the maximum. A condition holds for some k exactly if its negation doesn't hold for every k.
 """
 
 from __future__ import annotations
@@ -46,7 +48,12 @@ _OPPOSITE: Final = {"max": "min", "min": "max"}
 
 
 def reduced_form(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It]) -> Scalar:
-    """``reducer_y f(x, y)`` with as little as possible under the reducer."""
+    """``reducer_y f(x, y)`` with as little as possible under the reducer.
+
+    Args:
+        kept: the iterators x of the traversal.
+        reduced: the iterators y.
+    """
     polynomial = expand(body)
     apart = all(dtype_of(atom) == dtype_of(body) for m in polynomial for atom, _ in m)
     if not apart or dtype_of(body) is None:
@@ -62,7 +69,8 @@ def reduced_form(body: Scalar, kept: set[It], reducer: str, reduced: Sequence[It
 
 
 def combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
-    """The parts of a maximum or minimum as one; of truths, whether one or all of them hold."""
+    """Combine the results over the parts of a box: their maximum or minimum. For truths, the
+    maximum is whether any of them holds, the minimum whether all of them hold."""
     polynomials = [expand(part) for part in parts]
     if all(map(is_truth, polynomials)):
         return collect(_either(polynomials) if reducer == "max" else _all(polynomials))
@@ -88,7 +96,8 @@ def _either(truths: Iterable[Polynomial]) -> Polynomial:
 
 
 class _Reduction:
-    """What is made of a body over the iterators that are reduced."""
+    """The reductions of polynomials over the iterators ``reduced``; ``kept`` are the traversal's
+    iterators."""
 
     def __init__(self, kept: set[It], reduced: tuple[It, ...]) -> None:
         self._kept, self._reduced = kept, reduced
@@ -103,7 +112,8 @@ class _Reduction:
     # ---- products --------------------------------------------------------------------------
 
     def product(self, polynomial: Polynomial) -> Polynomial:
-        """``prod_k c * f * g`` is ``c**n * {prod_k f} * {prod_k g}``, where powers are small."""
+        """``prod_k c * f * g`` is ``c**n * {prod_k f} * {prod_k g}`` for n values of k, if n is at
+        most ``MAX_POWER``."""
         count = math.prod(it.extent for it in self._reduced)
         whole = of_atom(forward(collect(polynomial), self._kept, "prod", self._reduced))
         if count > MAX_POWER or not polynomial:
@@ -171,7 +181,7 @@ class _Reduction:
         return expand(found)
 
     def _of_terms(self, terms: Polynomial) -> Polynomial:
-        """``max_k -2 * c * f`` is ``-2 * c * {min_k f}`` for c of 0 or more, and ``max_k exp(f)``
+        """``max_k -2 * c * f`` is ``-2 * c * {min_k f}`` if c isn't negative, and ``max_k exp(f)``
         is ``exp(max_k f)``."""
         leading = leading_coefficient(terms)
         outside: Monomial = ()
@@ -189,7 +199,7 @@ class _Reduction:
         return times({outside: leading}, found)
 
     def _through(self, inner: Polynomial, reducer: str) -> Polynomial | None:
-        """The reduction behind a function that increases, or None."""
+        """``max_k exp(f)`` as ``exp(max_k f)``; None if the term isn't an increasing function."""
         (monomial, *more) = inner
         if more or len(monomial) != 1:
             return None
@@ -204,7 +214,8 @@ class _Reduction:
     # ---- truths ------------------------------------------------------------------------------
 
     def truth(self, polynomial: Polynomial, reducer: str) -> Polynomial:
-        """``max_k [c]`` is whether c holds anywhere, ``min_k [c]`` whether it does everywhere."""
+        """Return ``max_k [c]``, whether c holds for some k, or ``min_k [c]``, whether it holds for
+        every k."""
         if polynomial.get(ONE):
             return _not(self.truth(_not(polynomial), _OPPOSITE[reducer]))
         atoms = list(dict.fromkeys(atom for monomial in polynomial for atom, _ in monomial))
@@ -220,7 +231,7 @@ class _Reduction:
         return self._held(polynomial, reducer)
 
     def _held(self, truth: Polynomial, reducer: str) -> Polynomial:
-        """The truth over the iterators that it depends on."""
+        """Return a truth reduced, as a whole, over the iterators that occur in it."""
         body = collect(truth)
         if not self._own(body):
             return truth

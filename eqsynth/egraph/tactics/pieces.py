@@ -1,7 +1,11 @@
-"""Pieces of a scope's box: what is in range, what an index is, and what holds in all of a piece.
+"""Questions about one piece of a scope's box: whether a read is in range everywhere in the piece,
+which simpler index an index equals there, and whether a comparison holds there.
 
-A question that has one answer in a part of the piece and another in the rest raises :class:`Cut`,
-with where the parts meet; then the piece is two (``expansion.py``).
+A piece has an interval of values for each iterator. If the answer in one part of the piece differs
+from the answer in the rest, the function raises :class:`Cut` with the value at which the two parts
+meet, and ``expansion.py`` cuts the piece in two there:
+
+    x[i - 1] for i in [0, 4)   ->   Cut at i = 1: out of range in [0, 1), in range in [1, 4)
 """
 
 from __future__ import annotations
@@ -34,24 +38,28 @@ Interval = tuple[int, int]
 Box = tuple[Interval, ...]
 """An interval for each iterator of a scope, by slot."""
 
-# An iterator over a repetition of more turns is no concatenation.
+# ``i % n`` and ``i // n`` repeat in turns of n values. If an iterator has more turns than this, its
+# interval isn't cut into turns.
 MAX_TURNS: Final = 4
 
 
 class Cut(Exception):
-    """The piece is two from where iterator ``slot`` is ``at``: a read leaves its tensor there, a
-    comparison turns, or a rotation begins anew."""
+    """The piece has to be cut in two where iterator ``slot`` has the value ``at``: a read begins or
+    ends to be in range there, a comparison changes, or a rotation begins anew."""
 
     def __init__(self, slot: int, at: int) -> None:
         self.slot, self.at = slot, at
 
 
 def of_dtype(scope: Scope, dtype: str) -> bool:
-    """Whether a scope may be written out among floats of a dtype: it is of that dtype and reads,
-    besides it, integers and truths only; or it is one of these, and not of numbers alone, which
-    would take the dtype of what is around them; and no part of it is infinite. Among integers
-    all of it but its conditions has one dtype, in which it wraps around; a scope of truths may be
-    written out there, too."""
+    """Whether a scope's body may be written out in an expression of ``dtype``.
+
+    Among floats, ``dtype`` is the only float dtype of the scope and of its reads; other reads may
+    be of integers and truths. A scope of integers or truths must read something, because numbers
+    alone would take the dtype of the expression around them. No number is infinite, except in a
+    comparison. Among integers, every part except the conditions has ``dtype``, in which it wraps
+    around; a scope of truths and a whole number may be written out too.
+    """
     if not is_float(dtype):
         number = isinstance(scope.body, Num) and scope.body.value.is_integer()
         parts = (*composites(scope.body), *leaves(scope.body))
@@ -65,18 +73,20 @@ def of_dtype(scope: Scope, dtype: str) -> bool:
 
 
 def _is_finite(scalar: Scalar) -> bool:
-    """Whether infinity is only compared with, as in ``where(abs(x) == inf, 0, x)``."""
+    """Whether infinity occurs in comparisons only, as in ``where(abs(x) == inf, 0, x)``."""
     if isinstance(scalar, Num):
         return math.isfinite(scalar.value)
     return dtype_of(scalar) == "bool" or all(map(_is_finite, children(scalar)))
 
 
 def intervals(cuts: Iterable[int]) -> list[Interval]:
+    """Return the intervals between neighbouring cuts: ``{0, 2, 5}`` -> ``[(0, 2), (2, 5)]``."""
     return list(itertools.pairwise(sorted(cuts)))
 
 
 def local(box: Box) -> Callable[[It], Index]:
-    """Iterators of a piece that count from 0."""
+    """Return the substitution of iterators by ``i + low``, where the new i counts from 0 in the
+    piece."""
 
     def image(it: It) -> Index:
         low, high = box[it.slot]
@@ -86,10 +96,11 @@ def local(box: Box) -> Callable[[It], Index]:
 
 
 def in_range(read: Read, box: Box) -> bool | None:
-    """Whether the read is in range everywhere in the piece, nowhere (False), or it can't be told.
+    """Whether the read is in range everywhere in the piece (True) or nowhere in it (False). None if
+    it is partly in range, or if this can't be decided, and no cut separates the two parts.
 
     Raises:
-        Cut: it is partly, and an iterator divides the piece into parts where it is and isn't.
+        Cut: the read is partly in range, and a value of one iterator separates the two parts.
     """
     partly: list[tuple[Index, int]] = []
     for index, size in zip(read.index, read.tensor.shape, strict=True):
@@ -107,8 +118,8 @@ def in_range(read: Read, box: Box) -> bool | None:
 
 
 def _borders(read: Read, box: Box) -> set[tuple[Index, int]]:
-    """The indices that leave their axes somewhere in the piece, counted from where it begins, with
-    the axes' extents."""
+    """The indices of a read that leave their axes somewhere in the piece, each with the extent of
+    its axis. Iterators count from the beginning of the piece."""
     here = [index.substitute(local(box)) for index in read.index]
     return {
         (index, size)
@@ -118,12 +129,18 @@ def _borders(read: Read, box: Box) -> set[tuple[Index, int]]:
 
 
 def same_border(read: Read, body: Scalar, box: Box) -> Read | None:
-    """``{cat(x, y)}[i, k - 1]`` with any fill is ``x[i, k - 1]`` with it, where i is in x: of the
-    reads that are added up in the body one is in the piece at all, and it leaves its tensor where
-    the read left the body's.
+    """Replace a read that is partly in range by a read of the one term that isn't zero there.
+
+        {cat(x, y)}[i, k - 1]   ->   x[i, k - 1], with the same fill, in a piece where i is in x
+
+    None if several terms of the body may be other than zero in the piece, or if the one term
+    doesn't leave its tensor exactly where ``read`` leaves the tensor that it reads.
+
+    Args:
+        body: the body of the scope that is read, at the index of the read.
 
     Raises:
-        Cut: another read is in a part of the piece.
+        Cut: a term of the body is in range in a part of the piece only.
     """
     parts = [
         part
@@ -138,17 +155,18 @@ def same_border(read: Read, body: Scalar, box: Box) -> Read | None:
 
 
 def simple(index: Index, box: Box, traversed: int, turns: int = MAX_TURNS) -> Index:
-    """``(i + c) % n`` as ``i + c - k*n`` in a piece where that is in range, and what is a number in
-    the piece as that number: ``i // n`` is one in each turn of n values.
+    """Simplify an index within a piece: ``(i + c) % n`` -> ``i + c - k*n`` if this is in [0, n)
+    everywhere in the piece, and ``i // n`` -> the number that it is everywhere in the piece.
 
     Args:
-        turns: an iterator of more turns isn't cut into them.
+        traversed: how many iterators the scope's traversal has; their slots come first.
+        turns: for ``i // n``, an iterator with more turns of n values isn't cut into turns.
 
     Raises:
-        Cut: the piece is more than one turn of an iterator of the traversal, of which nothing
-            but its place in a turn counts here: a rotation, or a repetition; or by its turns what
-            is read is another part (the groups of a convolution). (A sum is turned back as a
-            whole.)
+        Cut: the piece holds several turns of an iterator of the traversal. The index is a rotation
+            or a repetition, ``(i + c) % n``, or contains ``i // n`` (the group of a convolution).
+            Iterators of the reduction aren't cut here; ``sums.reindexed`` undoes their rotations
+            as a whole.
     """
     found = Index(index.const)
     for atom, step in index.terms:
@@ -171,8 +189,8 @@ def simple(index: Index, box: Box, traversed: int, turns: int = MAX_TURNS) -> In
 
 
 def _cut_turns(atom: FloorDiv | Mod, box: Box, traversed: int, most: int) -> None:
-    """Raises Cut where ``(c + i) // n`` becomes another number, i of at most so many whole turns in
-    the traversal."""
+    """Raise Cut at the first place in the piece where ``(c + i) // n`` or ``(c - i) // n`` changes,
+    if i is an iterator of the traversal and has at most ``most`` turns of n values, all whole."""
     if not atom.value.is_affine or len(atom.value.terms) != 1:
         return
     ((it, factor),) = atom.value.terms
@@ -188,7 +206,8 @@ def _cut_turns(atom: FloorDiv | Mod, box: Box, traversed: int, most: int) -> Non
 
 
 _COMPARED: Final[dict[str, Callable[[int, int], tuple[bool, bool]]]] = {
-    # Whether a - b, which is from low to high, compares so with 0 always, and whether never.
+    # For the least and the greatest value of a - b: whether the comparison of a and b always holds,
+    # and whether it never holds.
     "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
     "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
     "lt": lambda low, high: (high < 0, low >= 0),
@@ -199,10 +218,12 @@ _COMPARED: Final[dict[str, Callable[[int, int], tuple[bool, bool]]]] = {
 
 
 def holds(condition: Scalar, box: Box) -> bool | None:
-    """Whether a comparison of indices holds everywhere in the piece, nowhere, or it can't be told.
+    """Whether a comparison of indices holds everywhere in the piece (True) or nowhere in it
+    (False). None if ``condition`` isn't such a comparison, or if this can't be decided.
 
     Raises:
-        Cut: it holds from some value of an iterator on, or up to it.
+        Cut: a value of one iterator separates a part where the comparison holds from a part where
+            it doesn't.
     """
     if not isinstance(condition, Call) or condition.fn not in _COMPARED:
         return None
@@ -228,8 +249,8 @@ def holds(condition: Scalar, box: Box) -> bool | None:
 
 
 def _parting(index: Index, it: It, size: int, box: Box) -> int | None:
-    """A value of the iterator from which on the index is in range and wasn't, or the other way
-    round; None if at some value the other iterators decide (``h + r`` at the border)."""
+    """The first value of the iterator at which the index begins or ends to be in range. None if at
+    some value of the iterator the other iterators decide (``h + r`` at the border of an image)."""
     low, high = box[it.slot]
     ranges = [
         index.substitute(local((*box[: it.slot], (at, at + 1), *box[it.slot + 1 :]))).range()
