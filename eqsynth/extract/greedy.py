@@ -1,14 +1,14 @@
-"""Greedy DAG extraction, part by part (``parts.py``): the plan of the choices that cost least one
-by one.
+"""Greedy DAG extraction, part by part (``parts.py``): for each state the choice that costs least.
 
-What a part's classes need of the border below is in all sets of choices above it, whatever is
-chosen there. Only where these differ, by the border's states, does it matter:
+The choices that all states of a border need are part of every plan above the border, so they are no
+reason to prefer a plan. A part is told only in which choices the states of its border differ:
 
-    {a, b, x: 1}, {a, b, y: 2} below a border's two states   ->   {0: 1}, {1: 2}
+    the two states of a border need {a, b, x: 1} and {a, b, y: 2}   ->   {0: 1} and {1: 2}
 
-With that as its border a part is chosen for in the same way wherever it stands, so that equal
-parts at equal borders are chosen for once. Not here: choices within a part (``one_part.py``), what
-is tried beyond single choices (``select.py``).
+The choices x and y are replaced by numbers and keep their costs (1 and 2). So a part is solved in
+the same way wherever it stands in the program, and equal parts with equal borders are solved once.
+Not here: choices within a part (``one_part.py``), searches that change several choices at once
+(``select.py``).
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from eqsynth.extract.prices import Choice, Prices, Ways
 from eqsynth.extract.states import Members, States
 from eqsynth.ir.printing import render_alone
 
-# Classes that are looked at in further parts between two looks at the clock.
+# After this many visits of classes in one or more parts, the clock is read before the next part.
 _TURNS = 256
 
 
 class Greedy:
-    """Selections from some members of an e-graph, by choices of least cost one by one.
+    """Greedy selections from some members of an e-graph: all of them, or the original's.
 
     Attributes:
-        parts: of the classes, those that others read first.
-        views: of each class.
+        parts: the parts of the classes. A part stands behind the part that it reads.
+        part_of: the place of a class -> the number of its part.
+        views: the views of each class, by its place.
     """
 
     def __init__(self, table: States, ways: Ways, members: Members) -> None:
         self.table, self.ways, self.views = table, ways, table.viewed(members)
         self.parts = parts_of(table, ways, self.views)
         self.part_of = {place: n for n, part in enumerate(self.parts) for place in part.places}
-        # The runs of which the last plans were made, shared and not.
+        # The runs that the last plan was made of, for each value of ``shared``.
         self._known: dict[bool, dict[Hashable, OnePart]] = {False: {}, True: {}}
 
     def plan(self, prices: Prices, until: float = math.inf, shared: bool = False) -> Plan:
-        """The plan of the choices that cost least one by one.
+        """Return the plan of the choices that each cost least.
 
         Args:
-            prices: of the table's kernels.
-            shared: choices are made as if what a class costs were divided among all classes that
-                may read it, so that a product of all steps is chosen where each step takes its
-                slice. The plan's steps cost what they do.
-            until: what the monotonic clock says when :class:`OutOfTime` is raised.
+            prices: the prices of the table's kernels.
+            shared: choose as if the cost of a class were divided among all classes that may read
+                it. Then one product for all steps of a loop is chosen, of which each step takes a
+                slice. The steps of the returned plan have their full costs.
+            until: the time of the monotonic clock at which :class:`OutOfTime` is raised.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
@@ -68,16 +69,20 @@ class Greedy:
 
 @dataclass(frozen=True)
 class _Border:
-    """What a part finds below it, its states and choices those of the part below as it was run.
+    """The choices that a part finds below it, and the border's states as the part sees them.
+
+    The states and choices in ``common`` and ``others`` are those of the run of the part below.
 
     Attributes:
-        common: choices below all states that are made.
-        others: all further ones, and those of the border's states themselves: the part above may
-            copy one of these to another.
-        states: of the part above as it was run, each with marks of the others below it. The
-            border's states have their own numbers there, other states numbers below zero. A mark
-            has no candidate, and ``needs`` is the place among the others. One of a common choice
-            costs nothing.
+        common: the choices that all computed states of the border need.
+        others: all other choices that a state of the border needs. The choices of the border's
+            states themselves are among them, even if all states need them, since the part above
+            may copy one state of the border into another.
+        states: the border's computed states, as numbered in the run of the part above. The choices
+            of each are *marks* that stand for choices in ``others``. A mark has no candidate, and
+            its ``needs`` holds the position in ``others``. Its cost is the choice's, but 0 if the
+            choice is in ``common``. The states of the marks have numbers below zero, except states
+            of the border.
     """
 
     common: Mapping[int, Choice]
@@ -85,7 +90,8 @@ class _Border:
     states: tuple[tuple[int, Best], ...]
 
     def key(self) -> tuple[object, ...]:
-        """Equal for borders with which a part's choices are the same."""
+        """Return a key that is equal for two borders if a part makes the same choices above
+        them."""
         return tuple(
             (state, tuple((n, c.needs, c.cost_s) for n, c in best.choices.items()))
             for state, best in self.states
@@ -102,7 +108,8 @@ _Priced = Mapping[int, list[tuple[int, Choice]]]
 
 @dataclass(frozen=True)
 class _Link:
-    """A part of the program, and the run of the part that it is like."""
+    """A part of the program, its border, and the run with its choices: a run of the part itself or
+    of an equal part."""
 
     part: Part
     run: OnePart
@@ -110,10 +117,15 @@ class _Link:
 
 
 class _Chain:
-    """One selection: the parts from the first to the last, then the plan from the last back.
+    """One selection: solves the parts from the first to the last, then collects the plan from the
+    last part back to the first.
+
+    Args:
+        known: the runs of the previous selection.
 
     Attributes:
-        runs: by what was run: the part, its prices and its border.
+        runs: the runs of this selection, by the number of the part that was solved, its prices and
+            its border.
     """
 
     def __init__(
@@ -147,7 +159,8 @@ class _Chain:
             self._links.append(_Link(part, run, border))
 
     def _ways_of(self, number: int) -> tuple[_Priced, Hashable]:
-        """The cheapest choices of a part's ways, and what tells whether they are the same ones."""
+        """Return the cheapest choice of each way of a part, and a key that is equal as long as
+        these choices and their costs are the same."""
         if number not in self._priced:
             table, every = self._table, self._greedy.ways
             part = self._greedy.parts[number]
@@ -159,7 +172,7 @@ class _Chain:
         return self._priced[number]
 
     def _per_reader(self, way: tuple[int, Choice]) -> tuple[int, Choice]:
-        """A way with the part of its cost that falls to each class that may read what it gives."""
+        """Return a way with its cost divided by the number of classes that may read its state."""
         state, choice = way
         readers = self._table.readers[self._table.places[state]]
         if readers < 2:
@@ -167,7 +180,8 @@ class _Chain:
         return state, choice._replace(cost_s=choice.cost_s / readers)
 
     def _as_before(self, key: Hashable) -> OnePart | None:
-        """A run of the last selection, if copies, too, cost what they did."""
+        """Return the run of the previous selection with this key; None if there is none, or if one
+        of its copies has another cost now."""
         run = self._known.get(key)
         if run is None or any(
             self._table.copy(*states, self._prices).cost_s != cost_s
@@ -178,7 +192,12 @@ class _Chain:
         return run
 
     def _border(self, below: _Link, part: Part, like: Part) -> _Border:
-        """What a part finds below it, in terms of the part that is run for it."""
+        """Return the border of ``part``, with states numbered as in ``like``, the equal part that
+        is solved in its place.
+
+        Args:
+            below: the link of the part below the border.
+        """
         assert part.border is not None
         run, place = below.run, below.part.place_in(below.run.part, part.border)
         sets = {state: run.best[state].choices for state in run.made[place]}
@@ -213,7 +232,8 @@ class _Chain:
         return _Border(common, others, tuple(states))
 
     def _state_in(self, part: Part, other: Part, state: int) -> int:
-        """A state of one part, given that of a part that is like it."""
+        """Return the state of ``part`` that corresponds to ``state`` of ``other``, an equal
+        part."""
         if part is other:
             return state
         table = self._table
@@ -241,8 +261,9 @@ class _Chain:
                     hint="add a backend, or load fewer rules",
                 )
             choices = {**found, **choices}
-        # Sets that were made at different times may need each other's states in a circle. The last
-        # choice of each state is cheaper than all that need it, so that these have none.
+        # Two sets of choices that were made at different times may form a cycle, if each makes a
+        # state that the other needs. The last choices of all states form no cycle: each state costs
+        # less than every state that needs it.
         steps = table.steps(wanted, choices.__getitem__)
         if steps is None:
             steps = table.steps(wanted, self._last)
@@ -252,7 +273,7 @@ class _Chain:
         return Plan(steps, table.inputs(), tuple(outputs), sum(s.cost_s for s in steps))
 
     def _below(self, state: int) -> dict[int, Choice] | None:
-        """The choices below a state, in all parts; None where it isn't reached."""
+        """Return the choices that a state needs, in all parts; None if the state isn't reached."""
         number, best = self._best(state)
         if best is None:
             return None
@@ -272,6 +293,7 @@ class _Chain:
             number, chosen = number - 1, below
 
     def _last(self, state: int) -> Choice:
+        """Return the last choice that was made for a state."""
         number, best = self._best(state)
         assert best is not None
         link = self._links[number]
@@ -279,13 +301,13 @@ class _Chain:
         return self._own(link, of_run, best.choices[of_run])[1]
 
     def _best(self, state: int) -> tuple[int, Best | None]:
-        """The number of the part that a state is in, and the best way to it there."""
+        """Return the number of a state's part, and the best way to the state in the part's run."""
         number = self._greedy.part_of[self._table.places[state]]
         link = self._links[number]
         return number, link.run.state(self._state_in(link.run.part, link.part, state))
 
     def _own(self, link: _Link, of_run: int, choice: Choice) -> tuple[int, Choice]:
-        """A state of a run and its choice, as they are in the part itself."""
+        """Translate a state and its choice from the link's run to the link's own part."""
         table, own, run = self._table, link.part, link.run
         if run.part is own:
             return of_run, choice

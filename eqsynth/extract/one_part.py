@@ -1,12 +1,12 @@
-"""Greedy choices in one part: the choices below each state, shared work counted once.
+"""Greedy choices in one part: the cheapest set of choices for each state, shared work counted once.
 
-Each state keeps the set of choices below it, and a choice is priced over the union of its
-arguments' sets. Classes are taken in the order in which values are computed, and again when one
-below them has got cheaper.
+Each state keeps the set of all choices that it needs. A new choice costs the total of the union of
+its arguments' sets, plus its own cost. Classes are visited arguments first, and again when a class
+that they read has become cheaper.
 
     best(x) = {x: 1}, best(y) = {x: 1, y: 2}   ->   best(x + y) = {x: 1, y: 2, +: 1}, 4 and not 5
 
-Not here: what parts hand on to each other, and the plan of all (``greedy.py``).
+Not here: what parts pass on to each other, and the plan of the whole program (``greedy.py``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from eqsynth.extract.prices import Choice, Prices
 from eqsynth.extract.states import States
 from eqsynth.ir.tensor import Input
 
-# The clock is read once in so many visits of classes.
+# The clock is read after this many visits of classes.
 _TURNS = 256
-# A choice replaces another if it is cheaper by more than this part: sums are rounded.
+# A choice replaces another if it costs less than this part of the other's cost. The margin is for
+# the rounding of sums.
 _LESS = 1 - 1e-9
 
 
@@ -34,22 +35,24 @@ class OutOfTime(Exception):
 
 
 class Best(NamedTuple):
-    """The best way to a state: the choices below it and its own, by their states."""
+    """The best known way to compute a state: the choices of all states that it needs, its own
+    included (state -> choice), and what they cost together."""
 
     total_s: float
     choices: dict[int, Choice]
 
 
 class OnePart:
-    """Choices in one part at given prices. A class is its place in ``States.order``.
+    """Choices in one part at given prices. A class is represented by its place in ``States.order``.
 
     Attributes:
-        ways: of each class, the states that they give, each with the cheapest choice.
-        made: states that are made, by class, the border among them.
-        copied_s: what it costs to make the second state of a class from the first, as far as that
-            was asked.
-        turns: the number of classes that were visited.
-        prices: the prices of copies that are made from now on.
+        ways: for each class, the state that each of its ways computes, and the way's cheapest
+            choice.
+        made: for each class and the border, the states that some way or view computes.
+        copied_s: the cost of copying the first state of a pair into the second, for pairs that were
+            asked for.
+        turns: the number of visits of classes.
+        prices: the prices of copies that are asked for from now on.
     """
 
     def __init__(
@@ -63,8 +66,8 @@ class OnePart:
     ) -> None:
         """
         Args:
-            views: of each class.
-            border: the states of the border's class that are made.
+            views: the views of each class, by its place.
+            border: the computed states of the border's class, each with its best way.
         """
         self.part, self.turns = part, 0
         self._table, self.prices = table, prices
@@ -74,13 +77,14 @@ class OnePart:
         if part.border is not None:
             self.made[part.border] = [state for state, _ in border]
         self.copied_s: dict[tuple[int, int], float] = {}
-        # States that are reached in whatever way.
+        # For each class, the best way to each state that was asked for, copies included.
         self._reached: dict[int, dict[int, Best | None]] = {place: {} for place in self.made}
 
     def choose(self, until: float) -> None:
-        """
+        """Try choices for all classes of the part until none becomes cheaper.
+
         Args:
-            until: what the monotonic clock says when :class:`OutOfTime` is raised.
+            until: the time of the monotonic clock at which :class:`OutOfTime` is raised.
 
         Raises:
             OutOfTime: the deadline has passed.
@@ -92,7 +96,7 @@ class OnePart:
                 state = table.number(ref, contiguous(len(ref.shape)))
                 self.best[state] = Best(0.0, {state: Choice(None, (), 0.0)})
                 self.made[place].append(state)
-        work = list(self.part.places)  # numbers in order are a heap
+        work = list(self.part.places)  # places in ascending order are a heap
         queued = set(work)
         while work:
             self.turns += 1
@@ -110,7 +114,7 @@ class OnePart:
     # ---- one class ---------------------------------------------------------
 
     def _improve(self, place: int) -> bool:
-        """Try every way to a class; return whether some layout of it got cheaper."""
+        """Try every way and view of a class; return whether one of its states became cheaper."""
         better = False
         for state, choice in self.ways[place]:
             below = self._below(choice)
@@ -136,11 +140,16 @@ class OnePart:
         return found
 
     def _offer(self, place: int, state: int, choice: Choice, below: list[Best]) -> bool:
+        """Keep a choice if it is the cheapest known for its state; return whether it is.
+
+        Args:
+            below: the best way to each state that the choice needs.
+        """
         known = self.best.get(state)
         limit = math.inf
         if known is not None:
             limit = known.total_s * _LESS
-            # The arguments together cost at least as much as the dearest of them.
+            # All arguments together cost at least as much as the most expensive argument.
             if choice.cost_s + max((best.total_s for best in below), default=0.0) >= limit:
                 return False
         if any(state in best.choices for best in below):
@@ -166,7 +175,8 @@ class OnePart:
         return True
 
     def state(self, state: int) -> Best | None:
-        """The best way to a state: made so, or copied from another layout of the class."""
+        """Return the best way to a state: computed by a way or a view, or copied from another state
+        of the class. None if the class isn't reached yet."""
         place = self._table.places[state]
         reached = self._reached[place]
         if state not in reached:

@@ -1,19 +1,22 @@
-"""Parts: groups of e-classes in which kernels are chosen together; for equal parts only once.
+"""Parts: groups of e-classes whose kernels are chosen together, once for equal parts.
 
-A large program is a chain of layers between which few values pass. Where a single class passes from
-the classes before a place of the order to those after it, the order is cut:
+A large program is a chain of layers, and few values pass from one layer to the next. The order of
+the e-classes (arguments first) is cut at every place where the e-classes behind the place read only
+one e-class before it:
 
     h = f(x), y = f(h)   ->   two parts, {.., h} and {.., y}; the second reads h alone
 
-What is chosen in a part depends on the rest of the program through its border only: what the states
-of that class cost, and what the choices below them have in common (``greedy.py`` passes it on). So
-choices by parts are those of the whole. Parts that are equal up to the names of their classes are
-chosen for once, where their borders are equal too.
+h is the *border* of the second part. The choices in a part depend on the rest of the program only
+through the border: through the costs of the border's states, and through the choices that these
+states have in common (``greedy.py`` passes both on). So choosing part by part gives the same plan
+as choosing in the whole program. Parts that are equal up to the names of their classes are solved
+once if their borders are equal too.
 
-Every plan that computes a class of a part has to need the border, or none: what lies below the
-border is then no reason to prefer one of the class's ways, and is left out of what they cost.
+Each class of a part needs the border in all plans that compute the class, or in none. The work
+below the border is then no reason to prefer one way of the class to another, and the costs of ways
+don't include it.
 
-Not here: blocks (``blocks.py``), which are solved beside the others as they are.
+Not here: blocks (``blocks.py``), which are solved while the choices in other blocks stay.
 """
 
 from __future__ import annotations
@@ -27,19 +30,22 @@ from eqsynth.extract.states import States, Viewing
 from eqsynth.ir.tensor import Input
 
 LEAST_CLASSES = 16
-"""Classes of a part at least, but for the last one. What a part hands on takes as long as choosing
-for a few classes, and a program without alternatives could be cut at almost every one (the original
-operators of GCN, 630 parts)."""
+"""The fewest classes of a part; the last part may have fewer. Passing on a border takes as long as
+choosing for a few classes, and a program without alternatives could be cut at almost every class
+(the original operators of GCN: 630 parts)."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Classes that are chosen for together.
+    """Classes whose kernels are chosen together.
 
     Attributes:
-        places: of the classes that aren't constant, arguments first.
-        border: the place of the class through which alone they read what other parts compute.
-        like: the number of the first part that is equal to it up to names, or its own.
+        places: the places of the part's classes in ``States.order``, without constants, arguments
+            first.
+        border: the place of the one class of other parts that the part reads; None for the first
+            part.
+        like: the number of the first part that equals this part up to the names of classes; the
+            part's own number if there is none before it.
     """
 
     places: tuple[int, ...]
@@ -56,7 +62,8 @@ class Part:
         return tuple(self._numbers)
 
     def place_in(self, other: Part, place: int) -> int:
-        """The place of a class of this part, or of its border, in an equal part."""
+        """Return the place in an equal part that corresponds to ``place``, a class of this part or
+        its border."""
         return place if other is self else other._every[self._numbers[place]]
 
 
@@ -64,10 +71,10 @@ Views = Sequence[Sequence[Viewing]]
 
 
 def parts_of(table: States, ways: Ways, views: Views) -> list[Part]:
-    """The classes that aren't constant, in parts; those that others read first.
+    """Divide the classes that aren't constant into parts. A part stands behind the part it reads.
 
     Args:
-        views: the views of each class.
+        views: the views of each class, by its place.
     """
     below = _below(table, ways, views)
     inputs = {p for p in below if any(isinstance(m, Input) for m in _members(table, p))}
@@ -90,7 +97,8 @@ _Piece = tuple[int | None, list[int]]
 
 
 def _below(table: States, ways: Ways, views: Views) -> dict[int, _Needs]:
-    """Of each class that isn't constant, the classes that each of its ways and views reads."""
+    """Return for each class that isn't constant the classes that each of its ways and views
+    reads."""
     return {
         place: [{table.places[need] for need in way.needs} for way in ways[ref]]
         + [{viewing.source} for viewing in views[place]]
@@ -104,9 +112,10 @@ def _members(table: States, place: int) -> Iterable[object]:
 
 
 def _pieces(below: dict[int, _Needs]) -> list[_Piece]:
-    """The classes, cut where one class alone is read by those after the cut."""
-    last = {place: place for place in below}  # that reads it
-    open_until = -1  # a class up to here is read by one before it
+    """Cut the classes at the places where the classes behind the cut read only one class before it,
+    and no class before the cut reads a class behind it."""
+    last = {place: place for place in below}  # class -> the last class that reads it
+    open_until = -1  # the last class that a class visited so far reads
     for place, needs in below.items():
         for need in set[int]().union(*needs):
             last[need] = max(last[need], place)
@@ -128,7 +137,8 @@ def _pieces(below: dict[int, _Needs]) -> list[_Piece]:
 def _is_whole(
     border: int | None, places: Sequence[int], below: dict[int, _Needs], inputs: set[int]
 ) -> bool:
-    """Whether each class of a part needs the border in all of its ways, or in none of them."""
+    """Whether each class of a part needs the border in all of its ways and views, or in none of
+    them. An input of the program never needs it."""
     users: dict[int | None, list[int]] = {}
     for place in places:
         for need in set[int]().union(*below[place]):
@@ -155,7 +165,8 @@ def _up_to_names(
     border: int | None,
     places: Sequence[int],
 ) -> Hashable:
-    """What is chosen from in a part, with classes by their numbers in it: equal for equal parts."""
+    """Return a key of a part: everything that its choices depend on, with classes numbered within
+    the part. Parts with equal keys are equal up to names."""
     number: dict[int | None, int] = {place: n for n, place in enumerate(places)}
     number[border] = -1
     states, at = table.states, table.places

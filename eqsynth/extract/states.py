@@ -1,9 +1,13 @@
-"""States and what makes them: one table for all selections from an e-graph.
+"""States, and the ways to compute them: one table for all selections from an e-graph.
 
-A state is (e-class, layout), here a number, and a class is its place in ``States.order``. What
-makes a state is a way (a kernel of a member), a view of another state, or a copy.
+A state is an e-class in a layout. The table numbers the states, and represents an e-class by its
+place in ``States.order``. A state is computed by a way (a kernel of a member), is a view of another
+state, or is a copy of another state of its class:
 
-Not here: what is chosen (``greedy.py``, ``select.py``), what it costs (``prices.py``).
+    Matmul(x, w) row-major -> state 5, Transpose of state 5 -> state 6, state 6 copied -> state 7
+
+Not here: which of these a plan takes (``greedy.py``, ``select.py``), what they cost
+(``prices.py``).
 """
 
 from __future__ import annotations
@@ -23,12 +27,12 @@ Members = Mapping[ClassRef, Sequence[Tensor]]
 
 
 class Viewing(NamedTuple):
-    """A member that reads one other class, which it may be a view of.
+    """A member that reads a single class and may be a view of that class.
 
     Attributes:
-        term: the member over a placeholder.
-        source: the place of that class.
-        views: by its states, what ``States.view`` has said.
+        term: the member over a placeholder for the class that it reads.
+        source: the place of the class that it reads.
+        views: the results of ``States.view`` so far, by the state of the class that it reads.
     """
 
     member: Tensor
@@ -41,10 +45,13 @@ class States:
     """The states, ways and views of one e-graph.
 
     Attributes:
-        states: by their numbers.
-        places: of the states' classes, by the states' numbers.
-        kernels: those of all ways; one that many classes have candidates of is there once.
-        readers: of each class, by its place, the classes that may read it and aren't constant.
+        states: the state of each number.
+        places: the place of each state's class, by the number of the state.
+        kernels: the kernels of all ways. A kernel of candidates of many classes is listed once.
+        order: the classes that the roots need, arguments first.
+        rank: class -> its place in ``order``.
+        users: for each class, the classes with a member that reads it. Classes are places here.
+        readers: for each class, by its place, the number of ``users`` that aren't constant.
     """
 
     def __init__(self, graph: EGraph) -> None:
@@ -67,6 +74,7 @@ class States:
         ]
 
     def number(self, ref: ClassRef, layout: Layout) -> int:
+        """Return the number of a state; a state that is asked for first gets the next number."""
         state = (ref, layout)
         found = self._numbers.get(state)
         if found is None:
@@ -99,13 +107,18 @@ class States:
         return number
 
     def view(self, place: int, viewing: Viewing, source: int) -> tuple[int, Choice] | None:
-        """The state that a member of a class gives if it is a view of a state, and its choice."""
+        """Return the state that a member computes if it is a view of the state ``source``, with its
+        choice; None if it is no view of that state.
+
+        Args:
+            place: the place of the member's class.
+        """
         if source not in viewing.views:
             viewing.views[source] = self._view(self.order[place], viewing, source)
         return viewing.views[source]
 
     def viewed(self, members: Members) -> list[list[Viewing]]:
-        """Members of each class that read one other class, which it may be a view of."""
+        """Return for each class, by its place, the members that may be views of a class."""
         return [self._reads(members, ref) for ref in self.order]
 
     def _reads(self, members: Members, ref: ClassRef) -> list[Viewing]:
@@ -148,7 +161,8 @@ class States:
     def steps(
         self, wanted: Sequence[int], choice_of: Callable[[int], Choice]
     ) -> tuple[PlanStep, ...] | None:
-        """The steps that make the wanted states, arguments first; None if choices form a circle."""
+        """The steps that compute the wanted states, arguments first; None if the choices form a
+        cycle."""
         order = _ordered(wanted, choice_of)
         if order is None:
             return None
@@ -176,7 +190,8 @@ class States:
 def _ordered(
     wanted: Sequence[int], choice_of: Callable[[int], Choice]
 ) -> list[tuple[int, Choice]] | None:
-    """The states that are needed, with their choices, arguments first; None for a circle."""
+    """The states that the wanted states need, with their choices, arguments first; None if the
+    choices form a cycle."""
     order: dict[int, Choice] = {}
     entered: set[int] = set()
     stack = [(state, False) for state in reversed(wanted)]
@@ -201,7 +216,8 @@ def _below(member: Tensor) -> list[ClassRef]:
 
 
 def _in_order(graph: EGraph) -> list[ClassRef]:
-    """The classes that the roots need, arguments before users but where they need each other."""
+    """The classes that the roots need, arguments before users. Only classes that need each other
+    (in a cycle of the e-graph) may be in another order."""
     order: list[ClassRef] = []
     seen: set[ClassRef] = set()
     stack = [(root, False) for root in reversed(graph.roots)]
