@@ -1,10 +1,12 @@
 """Joint selection: members of all classes chosen at once, by a constraint solver (OR-tools CP-SAT).
 
-Greedy choices miss what pays only together: ten products of one step each cost less than the
-product of all ten steps, and all ten of them cost more. The solver starts from the greedy plan and
-looks for a better one. Each class has one *native* way of being computed, with its layout; other
-layouts of it are copies. Not here: greedy choices (``select.py``), which way costs what
-(``cost.py``).
+Greedy choices miss members that pay only together. One step of a loop needs a slice of one product
+over all ten steps, or a product of its own. Its own product costs less, so a greedy choice takes it
+for each step, but ten such products cost more than the one over all steps.
+
+The solver starts from the greedy plan and looks for a cheaper one. In a plan, each class that is
+computed has one *native* way, which gives one state of it; other states of the class are copies of
+that state. Not here: greedy choices (``greedy.py``), the costs of ways (``cost.py``).
 """
 
 from __future__ import annotations
@@ -22,21 +24,23 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
 
 UNITS = 10**8
-"""What the plan that is to be improved costs, in the integers that the solver adds up."""
+"""The cost of the plan to improve, in the integers that the solver adds up."""
 
 PROVE_WORK, TURN_WORK, MOST_WORK = 0.05, 0.5, 1.0
-"""The solver's own measure of work (about half a second of a core), so that the same e-graph gives
-the same plan on a busy machine: to prove that small ones are at their optimum; for one turn of
-looking for better plans of large ones; and for all turns."""
+"""Limits in the solver's own measure of work (1.0 is about half a second of a core), which unlike
+time gives the same plan for the same e-graph on a busy machine. ``PROVE_WORK`` is for proving that
+the best plan of a small problem is found, ``TURN_WORK`` for one turn of the search for better plans
+of a large problem, ``MOST_WORK`` for all turns."""
 
 GAIN, LITTLE = 0.01, 0.001
-"""Parts of the plan's cost. After two turns in a row that gained less than the first, or one that
-gained less than the second, the solver has ended. Each turn looks around the plan that the last one
-found (LSTM, 2,985 ways, four turns: 0.90, 0.85, 0.81, 0.79 of the greedy plan; two turns of twice
-the work: 0.87, 0.80. BERT: 1.00 at once)."""
+"""Parts of the plan's cost. The search ends after two turns in a row that each gained less than
+``GAIN``, or after one turn that gained less than ``LITTLE``. Each turn searches around the plan
+that the last one found (LSTM, 2,985 ways, four turns: 0.90, 0.85, 0.81, 0.79 of the greedy plan;
+two turns of twice the work: 0.87, 0.80. BERT: 1.00 after the first turn)."""
 
 CYCLIC = 2
-"""Classes from which a component of the e-graph has cycles to be kept out of a plan."""
+"""The fewest classes of a strongly connected component whose cycles the model has to exclude. Ways
+that read their own class were removed before."""
 
 
 class Way(NamedTuple):
@@ -49,9 +53,10 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Joint:
-    """What was chosen: native ways by class, and the copies that are made of them.
+    """The solver's answer.
 
     Attributes:
+        ways: the native way of each class that is computed.
         copies: for each state that is a copy, the state that it is copied from.
     """
 
@@ -70,22 +75,23 @@ def improved(
     given: Set[int] = frozenset(),
     share: float = 1.0,
 ) -> Joint | None:
-    """A cheaper choice than the hint, or None where none was found.
+    """Return a cheaper choice than the hint, or None if none was found.
 
     Classes and states are numbers.
 
     Args:
-        ways: of each class that isn't constant; those of the program's inputs cost and need
-            nothing. What a class needs of itself (a view of a view that is the class again) is left
-            out.
+        ways: the ways of each class that isn't constant. The ways of the program's inputs cost
+            nothing and need nothing. A way that needs its own class (a view of a view, equal to the
+            class) is ignored.
         wanted: the states that are the program's results.
-        class_of: the class of a state.
-        copy_s: what it costs to make the second state of a class from the first.
-        hint: a way for each class of the plan that is to be improved.
-        hint_s: what that plan costs; nothing is looked for beside one that doesn't work (infinite).
-        until: when the monotonic clock says so, what was found is returned.
-        given: classes that are at hand in each of their states, for nothing.
-        share: part of the work that may be done.
+        class_of: returns the class of a state.
+        copy_s: returns the cost of copying the first state of a class into the second.
+        hint: the way of each class in the plan to improve.
+        hint_s: the cost of that plan. If it is infinite (a kernel doesn't work), the answer is
+            None.
+        until: the time of the monotonic clock at which the search ends with what it has found.
+        given: classes whose states are all available at no cost.
+        share: the part of the solver's work that may be done.
     """
     useful = _useful(ways, wanted, class_of, hint_s, given)
     if not 0 < hint_s < math.inf or all(
@@ -107,9 +113,9 @@ def least_s(
     until: float,
     given: Set[int],
 ) -> float:
-    """What every choice costs at least that makes the wanted states and computes the needed
-    classes, as far as that can be told with little work; none that costs more than ``most_s`` is
-    thought of. Nothing is told where that is infinite: a plan one of whose kernels doesn't work."""
+    """Return a lower bound, found with little work, of the cost of all choices that make the wanted
+    states, compute the needed classes and cost at most ``most_s``. It is 0 if ``most_s`` is
+    infinite (a kernel of the known plan doesn't work), or if a needed class has no usable way."""
     results = [*wanted, *(ways[place][0].state for place in needed)]
     useful = _useful(ways, results, class_of, most_s, given)
     if not 0 < most_s < math.inf or not all(useful.get(place) for place in needed):
@@ -125,6 +131,8 @@ def _useful(
     most_s: float,
     given: Set[int],
 ) -> dict[int, list[Way]]:
+    """Return the ways that a cheapest choice may use: no way that needs its own class, that another
+    way makes superfluous, or that can't be completed."""
     kept = {
         place: own if place in given
         else _undominated([w for w in own if place not in map(class_of, w.needs)], most_s)
@@ -134,7 +142,8 @@ def _useful(
 
 
 def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
-    """Ways that aren't dearer than the whole plan, and than one that needs no more than they."""
+    """Return the ways that cost at most ``most_s``, without a way for which another one computes
+    the same state, costs no more, and needs no other states."""
     kept: list[Way] = []
     for way in sorted(ways, key=lambda w: (w.cost_s, len(w.needs))):
         if way.cost_s <= most_s and not any(
@@ -147,9 +156,10 @@ def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
 def reachable(
     ways: Mapping[int, Sequence[Way]], wanted: Sequence[int], class_of: Callable[[int], int]
 ) -> dict[int, list[Way]]:
-    """The classes that the wanted states may need; ways that can't be completed are left out."""
+    """Return the classes that the wanted states may need, without ways that can't be completed: a
+    way can be if each class that it needs has such a way."""
     users: dict[int, list[tuple[int, int]]] = {}
-    missing: dict[tuple[int, int], int] = {}  # classes that a way waits for
+    missing: dict[tuple[int, int], int] = {}  # way -> how many classes it still waits for
     done: set[int] = set()
     ready: list[int] = []
     for place, own in ways.items():
@@ -180,7 +190,7 @@ def reachable(
 
 
 class _Problem:
-    """The choice as a model of the solver."""
+    """The selection problem as a model of the solver."""
 
     def __init__(
         self,
@@ -217,7 +227,8 @@ class _Problem:
         self.model.minimize(sum(var * self._units(cost_s) for var, cost_s in self._prices))
 
     def _units(self, cost_s: float) -> int:
-        """What costs anything costs one unit: copies take no FLOPs, and aren't made for nothing."""
+        """Return a cost in units, at least 1 unless the cost is 0. Counted in FLOPs, a copy costs
+        almost nothing; rounded to 0, copies would be made without need."""
         return max(round(cost_s / self._unit_s), int(cost_s > 0))
 
     def _bool(self) -> IntVar:
@@ -235,7 +246,8 @@ class _Problem:
                 self.model.add_implication(use, self._at_hand[state])
 
     def _available(self, state: int, copy_s: Callable[[int, int], float]) -> None:
-        """The state is there if a way gives it, or a copy of the state that a way gives."""
+        """A state is available if the native way of its class gives it, or if it is a copy of the
+        state that the native way gives."""
         place = self._class_of(state)
         given: dict[int, list[IntVar]] = {}
         for use, way in zip(self._uses[place], self.ways[place], strict=True):
@@ -252,7 +264,8 @@ class _Problem:
         self.model.add(self._at_hand[state] <= sum(sources))
 
     def _without_cycles(self) -> None:
-        """In a component of the e-graph with cycles each class stands above those that it needs."""
+        """In each component of the e-graph with cycles, a class has a level above the levels of the
+        classes that its native way needs."""
         graph = nx.DiGraph()
         graph.add_nodes_from(self.ways)
         below = {
@@ -273,7 +286,7 @@ class _Problem:
                         self.model.add(level[place] > level[arg]).only_enforce_if(use)
 
     def suggest(self, hint: Mapping[int, Way]) -> None:
-        """Where the solver begins: the ways of another plan."""
+        """Let the solver start from the ways of a known plan."""
         self.model.clear_hints()  # type: ignore[no-untyped-call]
         for place, uses in self._uses.items():
             if place in self._given:
@@ -285,18 +298,21 @@ class _Problem:
                 self.model.add_hint(use, bool(same))
 
     def solve(self, until: float, share: float) -> Joint | None:
-        """Proves a small problem to be at its optimum; else looks around the best that is known."""
+        """Return the best choice that was found; None if none is cheaper than the known plan. The
+        best choice of a small problem is proved to be the best. In a large problem, the solver
+        searches around the best known choice, in turns."""
         solver, status = self._run(until, PROVE_WORK, num_workers=1)
         if status == self._optimal:
             return self._chosen(solver) if solver.objective_value < UNITS else None
         best, least, idle = None, float(UNITS), 0
         work, left = share * TURN_WORK, share * MOST_WORK
         while left >= work and idle < 2 and time.monotonic() < until:
-            # One thread in turns, so that the outcome doesn't depend on the machine; another seed
-            # each time, so that it looks elsewhere. Batches of one look: by default they are of 20,
-            # which takes longer than the work that is allowed; and no probing, which takes as long
-            # as all looks (LSTM, plan and CPU: 0.847 in 3.1 s; so 0.788 in 1.3 s with a quarter of
-            # the work).
+            # The solver's workers are interleaved in a fixed order, so the result doesn't depend on
+            # the machine. Each turn has another seed, so that it searches elsewhere. A batch is one
+            # search: the default of 20 takes more work than a turn is allowed. No probing, which
+            # takes as long as all searches (LSTM, part of the plan's cost and CPU time: 0.847 in
+            # 3.1 s with the defaults; 0.788 in 1.3 s with these settings and a quarter of the
+            # work).
             solver, status = self._run(
                 until, work, random_seed=int(left / work),
                 num_workers=4, interleave_search=True, use_lns_only=True,
@@ -304,7 +320,7 @@ class _Problem:
             )  # fmt: skip
             left -= work
             if status not in self._found:
-                work *= 2  # a large problem, in which nothing was found yet
+                work *= 2  # the problem is so large that a turn found nothing
                 continue
             gained = (least - solver.objective_value) / UNITS
             if gained > 0:
@@ -316,7 +332,7 @@ class _Problem:
         return best
 
     def bound_s(self, needed: Sequence[int], until: float) -> float:
-        """A lower bound of what computing these classes costs, too."""
+        """Return a lower bound of the cost of all choices that also compute the needed classes."""
         for place in needed:
             self.model.add(self._computed[place] == 1)
         solver, _ = self._run(until, PROVE_WORK, num_workers=1)
@@ -328,7 +344,8 @@ class _Problem:
         solver.parameters.max_deterministic_time = work
         solver.parameters.max_time_in_seconds = max(0.01, min(until - time.monotonic(), 1e6))
         solver.parameters.random_seed = 1
-        # Else it leaves the process with a Ctrl-C that ends it without a word.
+        # Otherwise the solver leaves behind a handler of Ctrl-C that ends the process without a
+        # message.
         solver.parameters.catch_sigint_signal = False
         for name, value in parameters.items():
             setattr(solver.parameters, name, value)

@@ -1,8 +1,10 @@
-"""Extraction: one member of each needed class, with layouts, at the least cost of all together.
+"""Extraction: choose one member of each needed class, and layouts, so that the plan costs least.
 
-Choices are made one by one (``greedy.py``), and the original's operators as they are make another
-plan. What pays only together (merged products, of which no slice alone is worth the whole) is then
-looked for by a solver (``joint.py``). Constants cost nothing and come in any layout.
+Greedy choices give a first plan (``greedy.py``). Starting from it, a solver (``joint.py``) looks
+for a cheaper plan, whose choices may pay only together: a merged product of three weights pays if
+all three of its slices are read, but isn't worth its cost for one slice. The plan of the original's
+operators, unchanged, is taken if it is cheaper than both. Constants cost nothing and are available
+in any layout.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ from eqsynth.extract.prices import Choice, Costs, Prices, Worth
 from eqsynth.extract.states import States
 from eqsynth.ir.tensor import ClassRef, Input, args_of
 
-# Seconds that stating the choice of all classes at once may take; with less it isn't begun.
+# Building the model for the solver may take this many seconds. If less time is left, the solver
+# isn't asked.
 _JOINTLY_S = 1.0
 
 
 class Selection:
-    """Greedy DAG extraction over the candidates of one e-graph; see the module.
+    """Extraction over the candidates of one e-graph.
 
     Attributes:
-        until: what the monotonic clock says when :class:`OutOfTime` is raised. What takes less
-            than a look at the clock ends in any case, and so does :meth:`plain`.
+        until: the time of the monotonic clock at which :class:`OutOfTime` is raised. The clock is
+            read only now and then, so a short selection ends in any case. :meth:`plain` always
+            ends.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class Selection:
     ) -> None:
         self.graph, self.until, self._found = graph, until, found
         self._states = States(graph)
-        self._solved: dict[float, Solved] = defaultdict(Solved)  # by the share of the work
+        # The solver's answers, by the share of its work that it was allowed.
+        self._solved: dict[float, Solved] = defaultdict(Solved)
         self._ways = {ref: self._states.ways(ref, options) for ref, options in found.items()}
 
     def best(
@@ -56,12 +61,14 @@ class Selection:
         known: Plan | None = None,
         share: float = 1.0,
     ) -> Plan:
-        """The plan of least cost that was found: never one that costs more than the original's,
-        though greedy choices may miss what is shared.
+        """Return the plan of least cost that was found. It costs no more than the plan of the
+        original's operators.
 
         Args:
-            known: a plan of this e-graph from which to go on, if it is still the cheaper one.
-            share: of the work that the solver may do.
+            worth: when to keep a measured kernel, if the plan is one to be measured.
+            known: a plan of this e-graph. The solver starts from it if it is cheaper than the
+                greedy plan at the present costs.
+            share: the part of its work that the solver may do.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
@@ -78,15 +85,16 @@ class Selection:
         try:
             plain = self._plain(prices, self.until)
         except ExtractionError:
-            return plan  # the original has an operator that no backend runs as it stands
+            return plan  # no backend runs some operator of the original
         return plan if plan.cost_s <= plain.cost_s else plain
 
     def one_by_one(self, costs: Costs, worth: Worth | None = None) -> Plan:
-        """The better of two plans of greedy choices alone, in a fraction of the time: each choice
-        pays for all that it needs, or for its part of what others may need, too.
+        """Return the cheaper of two greedy plans, in a fraction of the time of :meth:`best`. For
+        one plan, a choice pays the full cost of all that it needs; for the other, the cost of each
+        class is divided among the classes that may read it.
 
         Args:
-            worth: what is worth measuring, if the plan is one to be measured.
+            worth: when to keep a measured kernel, if the plan is one to be measured.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
@@ -99,8 +107,8 @@ class Selection:
         return min(plans, key=lambda plan: plan.cost_s)
 
     def same_ways(self, plan: Plan, costs: Costs, worth: Worth | None = None) -> Plan:
-        """The plan with what is the cheapest kernel of each of its ways now, as another schedule of
-        the same member: the same states from the same states."""
+        """Return the plan with each kernel replaced by the present cheapest kernel that computes
+        the same state from the same states, such as another schedule of the same member."""
         table = self._states
         prices, steps = Prices(table.kernels, costs, worth), []
         for step in plan.steps:
@@ -114,10 +122,10 @@ class Selection:
         return priced(replace(plan, steps=tuple(steps)), costs)
 
     def plain(self, costs: Costs) -> Plan:
-        """The best plan of the original's operators as they are, whatever the clock says.
+        """Return the best plan of the original's operators, unchanged. The deadline doesn't apply.
 
         Raises:
-            ExtractionError: a root has no such member that any backend can run.
+            ExtractionError: no backend can run the original's operator of some root.
         """
         return self._plain(Prices(self._states.kernels, costs), math.inf)
 
@@ -138,7 +146,8 @@ class Selection:
         return Greedy(self._states, ways, original)
 
     def _jointly(self, plan: Plan, prices: Prices, share: float) -> Plan:
-        """The plan, or a cheaper one whose members were chosen at once, if there is time for it."""
+        """Return a cheaper plan whose members the solver has chosen together; the given plan if
+        none is found, or if there is too little time."""
         if not math.isfinite(plan.cost_s) or time.monotonic() + _JOINTLY_S >= self.until:
             return plan
         table, choices = self._states, self._choices(prices)
@@ -162,13 +171,14 @@ class Selection:
         for place, way in found.ways.items():
             chosen[way.state] = choices[place][ways[place].index(way)][1]
         steps = table.steps(wanted, chosen.__getitem__)
-        assert steps is not None  # the solver keeps circles out
+        assert steps is not None  # the solver's model excludes cycles
         cost_s = sum(step.cost_s for step in steps)
         return replace(plan, steps=steps, cost_s=cost_s) if cost_s < plan.cost_s else plan
 
     def least_s(self, plan: Plan, costs: Costs, until: float = math.inf) -> float:
-        """What no plan of the e-graph costs less than, as far as that is known by the deadline; the
-        cost of ``plan`` if it is the best."""
+        """Return a lower bound of the costs of all plans of the e-graph, the best that is known at
+        the deadline. It is at most the cost of ``plan``; if it equals that cost, ``plan`` is a
+        cheapest plan."""
         prices = Prices(self._states.kernels, costs)
         problem = self._problem(self._choices(prices), prices)
         return least_s(problem, plan.cost_s, until, self._solved[1.0])
@@ -196,8 +206,9 @@ class Selection:
         return table.number(*step.result), Choice(candidate, needs, step.cost_s)
 
     def _choices(self, prices: Prices) -> dict[int, list[tuple[int, Choice]]]:
-        """Every state that each class may be computed in, with its choice; views of every state
-        that their arguments may have. Of an input first that it is given."""
+        """Return for each class, by its place, the states that it may be computed in, each with its
+        choice: one for each way, and one for each view of a state of another class. The first
+        choice of an input is the given state, which costs nothing."""
         table = self._states
         found: dict[int, list[tuple[int, Choice]]] = {}
         states: dict[int, set[int]] = {place: set() for place in range(len(table.order))}
@@ -235,8 +246,8 @@ class Selection:
 
 
 def _place(choices: list[tuple[int, Choice]], state: int, choice: Choice) -> int:
-    """Where a choice stands among others that give the same state from the same states; it is added
-    if it doesn't (a kernel that another one has got cheaper than)."""
+    """Return the position of the choice that computes ``state`` from the same states as ``choice``.
+    If there is none, ``choice`` is appended."""
     for place, (other, known) in enumerate(choices):
         if (other, known.needs) == (state, choice.needs):
             return place
@@ -245,6 +256,7 @@ def _place(choices: list[tuple[int, Choice]], state: int, choice: Choice) -> int
 
 
 def priced(plan: Plan, costs: Costs) -> Plan:
-    """The plan with what its steps cost now: it was made before some of them were timed."""
+    """Return the plan with the present costs of its steps, some of which may have been timed since
+    the plan was made."""
     steps = tuple(replace(step, cost_s=costs(step.kernel)) for step in plan.steps)
     return replace(plan, steps=steps, cost_s=sum(step.cost_s for step in steps))
