@@ -1,15 +1,17 @@
-"""Tasks in worker processes: what takes long, or might crash, runs outside of the user's process.
+"""Worker processes: tasks that take long or might crash run outside of the user's process.
 
 A task is a module-level function with picklable arguments and result. A worker is a fresh Python
-process (not a fork, and it doesn't import the user's script) with a memory limit; it is killed
-when a task outlives its deadline. A worker that dies is an error with a reason, never a hang.
+process (not a fork, and it doesn't import the user's script) with a memory limit. A worker whose
+task exceeds its deadline is killed. If a worker dies, the caller gets an error with the reason, and
+never waits forever.
 
-A task may hand over what it has so far (``serving.hand_over``), as often as it likes. Whoever runs
-it with a :class:`Latest` has the last such value, whatever then becomes of the task and its worker.
+A task may send intermediate values with ``serving.hand_over``, as often as it likes. A caller that
+runs the task with a :class:`Latest` has the last of these values even if the task then fails or its
+worker dies.
 
 Importing torch, TVM and egglog takes longer than most searches, so workers are kept: ``borrow``
-hands out an idle one that was started as one would be started now, or a new one. The program's
-exit ends them.
+returns an idle worker if one was started with the present environment, directory and code, and
+otherwise a new worker. All workers end when the program exits.
 """
 
 from __future__ import annotations
@@ -36,22 +38,24 @@ from eqsynth.serving import HEADER, TOLD, WorkerError, serve
 Result = TypeVar("Result")
 
 MAX_IDLE: Final = 4
-"""Idle workers that are kept; of more, those that have waited longest end."""
+"""The most idle workers that are kept. If there are more, those that were idle for longest are
+ended."""
 
 MAX_RESIDENT_BYTES: Final = 1 << 30
-"""A worker that holds more when it is given back isn't kept."""
+"""A worker that is given back with more resident memory than this isn't kept."""
 
+# Environment variables of the shell that have no effect on a worker, so they may differ.
 _WITHOUT_EFFECT: Final = ("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES")
 
 
 class Latest:
-    """The last value that a task has handed over; None before the first."""
+    """The last value that a task has handed over; None if it hasn't handed over any."""
 
     def __init__(self) -> None:
         self._payload: bytes | None = None
 
     def put(self, payload: bytes) -> None:
-        """Takes a value as it came out of the worker: pickled."""
+        """Store a value as the worker sent it: pickled."""
         self._payload = payload
 
     def value(self) -> Any:
@@ -60,7 +64,14 @@ class Latest:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a worker is started with: two workers of one kind differ in nothing but their past."""
+    """Everything that a worker is started with. Two workers of the same kind differ only in the
+    tasks that they have run.
+
+    Attributes:
+        memory_limit: bytes of address space; 0 for no limit.
+        processors: the CPUs on which the worker may run.
+        code: the number of eqsynth's files and their last change (:func:`_code`).
+    """
 
     memory_limit: int
     environment: tuple[tuple[str, str], ...]
@@ -70,9 +81,8 @@ class _Kind:
 
     @staticmethod
     def now(memory_limit: int | None, threads: int | None) -> _Kind:
-        environment = {
-            k: v for k, v in os.environ.items() if k not in (*TOLD, *_WITHOUT_EFFECT)
-        }
+        """Return the kind of a worker that would be started now."""
+        environment = {k: v for k, v in os.environ.items() if k not in (*TOLD, *_WITHOUT_EFFECT)}
         package = str(_PACKAGE.parent)
         paths = [package, environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -95,15 +105,15 @@ _PACKAGE: Final = Path(__file__).resolve().parent
 
 
 def _code() -> tuple[int, int]:
-    """Number of eqsynth's own files and the time of the last change: who edits them in a session
-    expects that workers run the new code."""
+    """Return the number of eqsynth's Python files and the time of their last change. After an edit
+    of the code, the workers that run the old code are no longer used."""
     changed = list(_changed_ns(str(_PACKAGE)))
     return len(changed), max(changed, default=0)
 
 
 def _changed_ns(folder: str) -> Iterator[int]:
-    """Of each file of Python below. Each worker that is borrowed or given back asks, and pathlib
-    would take four times as long."""
+    """Yield the time of the last change of each Python file in a folder and its subfolders. This
+    runs whenever a worker is borrowed or given back, and pathlib would take four times as long."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
@@ -155,17 +165,19 @@ class Worker:
         timeout_s: float | None = None,
         latest: Latest | None = None,
     ) -> Result:
-        """Runs ``task(*args)`` in the worker; in a new process if the last one has ended.
+        """Run ``task(*args)`` in the worker and return its result. If the process has ended, a new
+        one is started first.
+
+        A task that runs out of memory in a process that has run other tasks is run again in a new
+        process, because the earlier tasks may have left the memory in use.
 
         Args:
-            latest: takes what the task hands over on its way.
-
-        A task that finds no memory in a process that has run others before gets a new process:
-        what those left behind isn't its fault.
+            latest: receives the intermediate values that the task hands over.
 
         Raises:
-            WorkerError: the worker died, or the task outlived ``timeout_s``.
-            Exception: whatever the task raised.
+            WorkerError: the worker died, ran out of memory, or the task took longer than
+                ``timeout_s``.
+            Exception: the exception that the task raised.
         """
         name = (task.__module__, task.__qualname__)
         payload = pickle.dumps((name, args, _told()), protocol=pickle.HIGHEST_PROTOCOL)
@@ -178,7 +190,7 @@ class Worker:
         try:
             return self._attempt(payload, deadline, latest)  # type: ignore[no-any-return]
         except WorkerError as error:
-            # A library that is written in Rust aborts where it gets no memory.
+            # A library written in Rust aborts the process when it can't allocate memory.
             aborted = error.status == -signal.SIGABRT
             if first or not self._kind.memory_limit or not (error.reason == "memory" or aborted):
                 raise
@@ -201,7 +213,8 @@ class Worker:
         except (BrokenPipeError, EOFError):
             raise self._death() from None
         except BaseException:
-            # Interrupted or late: the answer to this task must not meet the next one.
+            # Interrupted or late. The process is ended, or the next task would read the answer to
+            # this one.
             self.close()
             raise
         if failed:
@@ -244,12 +257,13 @@ class Worker:
         )
 
     def is_clean(self) -> bool:
-        """Whether the process lives, waits for a task, and is this process's own."""
+        """Whether the process is alive, waits for a task, and was started by the present process
+        (not by the process that this one was forked from)."""
         return self._owner == os.getpid() and not self._busy and self._process.poll() is None
 
     def is_worth_keeping(self) -> bool:
-        """Whether the next task finds it as good as a new worker: started as one would be started
-        now, and holding little memory."""
+        """Whether the worker is as good as a new one for the next task: it was started as a new one
+        would be now, and it holds little memory."""
         if not self.is_clean() or self._kind != _Kind.now(*self._asked):
             return False
         import psutil
@@ -258,12 +272,13 @@ class Worker:
             memory = psutil.Process(self.pid).memory_info()
         except psutil.Error:
             return False
-        # The limit is one of address space, of which half stays free for the next task.
+        # The memory limit is one of address space. Half of it must be free for the next task.
         limit = self._kind.memory_limit
         return memory.rss <= MAX_RESIDENT_BYTES and (not limit or memory.vms <= limit // 2)
 
     def close(self) -> None:
-        """Ends the process, at once, and those that its task has started."""
+        """End the process at once. If it is running a task, end the processes that it has started
+        too."""
         if self._owner == os.getpid():
             if self._process.poll() is None:
                 end(self.pid, with_others=self._busy)
@@ -285,8 +300,8 @@ class Worker:
 
 
 def end(pid: int, with_others: bool = True) -> None:
-    """Kills a process, and those that it has started: a compiler would go on for minutes, for
-    nobody."""
+    """Kill a process, and unless ``with_others`` is False all processes that it has started: a
+    compiler would otherwise run on for minutes although nobody needs its result."""
     import psutil
 
     others: list[psutil.Process] = []
@@ -301,11 +316,13 @@ def end(pid: int, with_others: bool = True) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Lets Ctrl-C come at the end of the block: nobody could end a process that is half started.
+    """Delay Ctrl-C (SIGINT) to the end of the block. A process that is only half started when the
+    block is interrupted would never be ended.
 
-    It goes to all processes of a terminal, and is this one's to hear, also while a worker isn't far
-    enough to ignore it. So a worker is started with the signal blocked. That alone doesn't keep it
-    from this process, some other thread of which (of torch's) takes it.
+    Ctrl-C sends the signal to all processes of the terminal. Only the user's process is to react,
+    so a worker ignores the signal, and is started with the signal blocked until it does. Blocking
+    the signal in this thread isn't enough to delay it in this process, since another thread (one of
+    torch's) may receive it. So the handler is replaced as well.
     """
     came: list[int] = []
     mine = threading.current_thread() is threading.main_thread()
@@ -324,6 +341,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _told() -> dict[str, str]:
+    """The present values of the environment variables that are sent with each task."""
     return {name: os.environ[name] for name in TOLD if name in os.environ}
 
 
@@ -331,7 +349,7 @@ def _told() -> dict[str, str]:
 
 
 class _Idle:
-    """The workers that wait to be borrowed again, the one that has waited longest first."""
+    """The workers that wait to be borrowed again, in the order in which they were given back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -365,7 +383,9 @@ atexit.register(lambda: _idle.close())
 
 
 def _after_fork() -> None:
-    """The workers are the parent's; and the thread that held the lock isn't there any more."""
+    """Start without idle workers in a forked process. The old ones belong to the parent process,
+    and a thread that held their lock at the fork doesn't exist here, so the lock might never be
+    released. The old object stays referenced, so that its workers' objects aren't collected."""
     global _idle
     _of_the_parent.append(_idle)
     _idle = _Idle()
@@ -375,10 +395,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def borrow(memory_limit: int | None = None, threads: int | None = None) -> Worker:
-    """A kept worker, or a new one; nobody else has it until it is given back.
+    """Return an idle worker, or a new one. The worker is the caller's alone until it is given back.
 
-    A worker is kept if it was started as a new one would be now: environment, directory,
-    processors, limit and eqsynth's code are the same.
+    An idle worker is used only if a new one would be started in the same way: the environment, the
+    directory, the processors, the memory limit and eqsynth's code are the same.
     """
     kind = _Kind.now(memory_limit, threads)
     while (worker := _idle.take(kind)) is not None:
@@ -389,8 +409,8 @@ def borrow(memory_limit: int | None = None, threads: int | None = None) -> Worke
 
 
 def give_back(worker: Worker) -> None:
-    """Keeps a worker for the next who borrows, or ends it: one that died, was late or was
-    interrupted, holds much memory, or was started for other surroundings."""
+    """Keep a worker for the next caller of :func:`borrow`. It is ended instead if its task was late
+    or interrupted, if it holds much memory, or if a new one would be started differently."""
     if worker.is_worth_keeping():
         _idle.put(worker)
     else:
@@ -399,7 +419,7 @@ def give_back(worker: Worker) -> None:
 
 @contextmanager
 def borrowed(memory_limit: int | None = None, threads: int | None = None) -> Iterator[Worker]:
-    """Borrows a worker for a block.
+    """Borrow a worker for a block.
 
     >>> with borrowed() as worker:
     ...     first = worker.run(os.getpid)
@@ -415,7 +435,7 @@ def borrowed(memory_limit: int | None = None, threads: int | None = None) -> Ite
 
 
 def end_idle_workers() -> None:
-    """Ends the workers that are kept; those that are borrowed go on."""
+    """End the idle workers. Borrowed workers continue."""
     _idle.close()
 
 

@@ -1,10 +1,13 @@
-"""What is kept in the cache directory because it takes long to make: a file each.
+"""Files in the cache directory: values that take long to compute, one in each file.
 
-A file is sealed by a checksum and appears at once. Of too many bytes those go that weren't used for
-longest, from time to time: each process may add a 256th to them. What is wrong with a file, or with
-the directory, costs time only. The directory is the user's own; a pickled value is read as data all
-the same. Not here: what is kept, and under which name (``egraph/remembered.py``,
-``extract/chosen.py``, ``lower/tvm_kept.py``).
+Every file begins with a checksum of its content. A new file is written under another name and then
+renamed, so that no reader finds half of it. When the files of a directory have too many bytes, the
+files that were unused for longest are deleted. A process checks this only when it has written a
+256th of the allowed bytes, so each process may exceed the limit by a 256th. A damaged file, or a
+directory that can't be read or written, costs time but raises no error. Although the directory
+belongs to the user, a pickled value is read as data: it can't call functions. Not here: which
+values are kept, and under which names (``egraph/remembered.py``, ``extract/chosen.py``,
+``lower/tvm_kept.py``).
 """
 
 from __future__ import annotations
@@ -24,21 +27,22 @@ from typing import Any, Final
 import platformdirs
 
 Classes = Mapping[tuple[str, str], Callable[..., Any]]
-"""Classes that a pickled value may have parts of, and functions that make these, by module and
-name."""
+"""The classes that may occur in a pickled value, and the functions that construct their objects, by
+module and name."""
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _CHECKSUM: Final = 16
 
 
 def directory(name: str) -> Path:
-    """``$EQSYNTH_CACHE`` or the user's cache directory, and in it the files of one kind."""
+    """Return the directory of the files of one kind, in ``$EQSYNTH_CACHE`` or in the user's cache
+    directory: ``directory("plans-4")`` -> ``~/.cache/eqsynth/plans-4``."""
     home = os.environ.get("EQSYNTH_CACHE") or platformdirs.user_cache_dir("eqsynth")
     return Path(home) / name
 
 
 def code_of(*layers: str) -> str:
-    """A digest of the code of some layers, as it is now."""
+    """Return a digest of the present code of some subpackages, as ``code_of("egraph", "ir")``."""
     paths = [path for layer in layers for path in (_PACKAGE / layer).rglob("*.py")]
     return _digest_of_files(tuple(sorted((str(p), p.stat().st_mtime_ns) for p in paths)))
 
@@ -53,11 +57,13 @@ def _digest_of_files(files: tuple[tuple[str, int], ...]) -> str:
 
 
 def classes(*kinds: Callable[..., Any]) -> Classes:
+    """Return the table of these classes and functions for :func:`load`."""
     return {(kind.__module__, kind.__name__): kind for kind in kinds}
 
 
 def load(path: Path, known: Classes) -> Any:
-    """The value of a file; None if there is none, or none of these classes."""
+    """Return the pickled value of a file; None if there is no intact file, or if the value contains
+    a class or function that isn't in ``known``."""
     data = read(path)
     try:
         return None if data is None else _Reader(data, known).load()
@@ -66,7 +72,8 @@ def load(path: Path, known: Classes) -> Any:
 
 
 def read(path: Path) -> bytes | None:
-    """The bytes that were kept in a file, which counts as used now; None if they aren't there."""
+    """Return the bytes that were kept in a file, and record that the file was used now; None if
+    there is no file or it is damaged."""
     try:
         data = path.read_bytes()
         if hashlib.blake2b(data[_CHECKSUM:], digest_size=_CHECKSUM).digest() != data[:_CHECKSUM]:
@@ -80,16 +87,16 @@ def read(path: Path) -> bytes | None:
 
 
 def keep(path: Path, value: Any, max_bytes: int) -> None:
-    """Keeps a value as data; ``max_bytes`` is of all files of the directory."""
+    """Keep a value, pickled. ``max_bytes`` is the limit for all files of the directory together."""
     write(path, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), max_bytes)
 
 
 def write(path: Path, data: bytes, max_bytes: int | None = None) -> None:
-    """Keeps bytes; where nothing can be written, nothing is kept.
+    """Keep bytes. Nothing is kept if the file can't be written or is larger than ``max_bytes``.
 
     Args:
-        max_bytes: of all files of the directory; None where nobody needs to look, for a note
-            beside a file that was kept just now.
+        max_bytes: the limit for all files of the directory together; None to check no limit, for a
+            small file beside one that was kept just now.
     """
     packed = zlib.compress(data, 1)
     whole = hashlib.blake2b(packed, digest_size=_CHECKSUM).digest() + packed
@@ -101,7 +108,7 @@ def write(path: Path, data: bytes, max_bytes: int | None = None) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(whole)
-            # At once, so that nobody reads half of it.
+            # A renamed file appears as a whole, so nobody reads half of it.
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
@@ -111,17 +118,23 @@ def write(path: Path, data: bytes, max_bytes: int | None = None) -> None:
 
 
 def forget(path: Path) -> None:
+    """Delete a file, if it exists and can be deleted."""
     with suppress(OSError):
         path.unlink()
 
 
+# Directory -> the bytes that this process has written to it since it last checked the limit.
 _written: Final[dict[Path, int]] = {}
 
 
 def _is_time_to_look(home: Path, size: int, max_bytes: int) -> bool:
-    """Whether a directory is looked through for files that are too many: at a process's first file,
-    then whenever it has written a 256th of what the directory may hold. Looking takes longer the
-    more files there are: after each of them, a thousand small ones would take a minute."""
+    """Whether to check the limit of a directory now: when the process writes its first file there,
+    then whenever it has written another 256th of ``max_bytes``. A check lists all files. If every
+    write did that, writing a thousand small files would take a minute.
+
+    Args:
+        size: the bytes of the file that was written just now.
+    """
     written = _written.get(home, max_bytes) + size
     looks = written * 256 >= max_bytes
     _written[home] = 0 if looks else written
@@ -129,8 +142,8 @@ def _is_time_to_look(home: Path, size: int, max_bytes: int) -> bool:
 
 
 def _shrink(home: Path, max_bytes: int) -> None:
-    """Files go until the rest is small enough, longest unused first; other processes may be at it
-    too."""
+    """Delete the files that were unused for longest until the rest has at most ``max_bytes``. Other
+    processes may do the same at the same time, so a file may be gone already."""
     found = []
     for path in home.iterdir():
         with suppress(OSError):
@@ -146,9 +159,12 @@ def _shrink(home: Path, max_bytes: int) -> None:
 
 
 class _Reader(pickle.Unpickler):
-    """Pickle is the one format that keeps what terms and logs share (as trees they would be larger
-    by orders of magnitude), but it may name any function to call. This reader knows some classes,
-    and no function."""
+    """Reads a pickled value that may contain only known classes and functions.
+
+    Pickle stores a subterm that several terms or log entries share only once; as trees they would
+    be larger by orders of magnitude. But a pickled value may name any function to be called on
+    reading, so this reader refuses names that it doesn't know.
+    """
 
     def __init__(self, data: bytes, known: Classes) -> None:
         super().__init__(io.BytesIO(data))
