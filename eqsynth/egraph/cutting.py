@@ -1,25 +1,25 @@
 """Where a program is cut into segments, which are saturated one by one.
 
-    relu(x @ w) | y @ v          a cut (|) behind relu, which y stands for
+    relu(x @ w) | y @ v          a cut (|) behind relu; y is the result of relu
 
 A cut goes where one non-constant tensor is live and no rewrite across the cut could save work: the
 tensor is the result of a nonlinear function, which rewrites of a contraction can't pass, and a
 contraction reads it, so that it is materialized in any case. If the contraction's result is
-averaged, there is no cut, because the average may move before the contraction. A tensor that
-contractions read through layer normalizations only is such a place too. One rewrite is lost: a bias
-before a max-pooling could move past it into the next layer, which saves an addition that a kernel
-fuses anyway.
+averaged, there is no cut, because the average may move before the contraction. There may also be a
+cut behind a tensor that contractions read only through layer normalizations. One rewrite is lost: a
+bias before a max-pooling could move past it into the next layer, which saves an addition that a
+kernel fuses anyway.
 
 A residual sum is also a place for a cut, if one addend is a nonlinear function, as large as the sum
 and read nowhere else, and if a contraction reads the sum whose result is no smaller and is wholly
 read by a function:
 
-    x + tanh(x @ w) | y @ v     (x + f) @ v = x @ v + f @ v takes one product more
+    x + tanh(x @ w) | y @ v     (x + f) @ v = x @ v + f @ v has one more product
 
 Distributing the contraction over the sum can't save work. ``f @ v`` costs as much as ``y @ v``,
-since nothing moves through f, and ``x @ v`` is additional. It could only save the product that
-computes x, which is no larger than that product combined with v. With a constant addend there is no
-cut, since the constant may move into the bias of the contraction.
+since nothing moves through f, and ``x @ v`` is additional. If x is a product ``a @ u``, then
+``x @ v`` may become ``a @ (u @ v)``, which saves ``a @ u`` but is at least as large. With a
+constant addend there is no cut, since the constant may move into the bias of the contraction.
 
 The function may be written as a product or a sum of functions of one tensor:
 

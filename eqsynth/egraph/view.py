@@ -95,7 +95,8 @@ class View:
         return self._by_handle[handle]
 
     def renew(self, rows: Mapping[str, list[tuple[Any, ...]]]) -> None:
-        """Replace the rows by the current ones, if only requests have been added since."""
+        """Replace the rows by the current ones. Only requests may have been added to the e-graph
+        since the snapshot, so that its e-classes are unchanged."""
         self.snapshot = replace(self.snapshot, rows=rows)
 
     def state(self, handle: int) -> State:
@@ -110,7 +111,8 @@ class View:
         return self._states[handle]
 
     def body_size(self, row: tuple[Any, ...]) -> int:
-        """Return the current size of a request's body, which rules of indices make smaller."""
+        """Return the current size of a request's body, which rules of indices may have made
+        smaller; 0 for a request without a body."""
         body = row[-1]
         if not isinstance(body, EClass) or body.sort == "Tensor":
             return 0
@@ -205,6 +207,7 @@ class View:
 
     @cached_property
     def instantiated(self) -> frozenset[EClass]:
+        """The e-classes of terms that are marked as instantiated."""
         return frozenset(row[0] for row in self.snapshot.rows.get("instantiated", []))
 
     def once(self, law: Callable[[View, Scope], Any], scope: Scope) -> Any:

@@ -72,7 +72,8 @@ class Phased:
 
 @dataclass
 class _Lifter:
-    """Moves calls of primitives and functions out of an action; `facts` are to join the query."""
+    """Moves calls of primitives and functions out of an action: `(Zero (shape a))` becomes
+    `(Zero p1)`, and the fact `(= p1 (shape a))` joins `facts`, which are added to the query."""
 
     known: Declarations
     taken: set[str]
@@ -84,6 +85,7 @@ class _Lifter:
         return tuple((fact[1].name, fact[2]) for fact in self.facts)
 
     def lift(self, tree: Tree) -> Tree:
+        """Return the tree with a variable in place of each call, and add the calls to `facts`."""
         if not is_call(tree):
             return tree
         head = tree[0]
@@ -111,6 +113,8 @@ class _Lifter:
 def rewrite_to_rule(
     name: str, ruleset: str, left: Tree, right: Tree, conditions: Iterable[Tree]
 ) -> RawRule:
+    """Return a rewrite as a rule: its query is `(= root left)` and the conditions, its action is
+    `(union root right)`."""
     conditions = tuple(conditions)
     taken = set(variables(("", left, right, *conditions)))
     root = _fresh("root", taken)
@@ -225,6 +229,7 @@ def _one_phase(
 
 
 def _fresh(stem: str, taken: set[str]) -> Var:
+    """Return a variable with a new name, `stem` or `stem1`, `stem2`, …, and add it to `taken`."""
     name, number = stem, 1
     while name in taken:
         name, number = f"{stem}{number}", number + 1
@@ -240,6 +245,7 @@ def _name_wildcards(tree: Tree, taken: set[str]) -> Tree:
 
 
 def _as_written(fact: Tree, wildcards: Iterable[tuple[str, Var]]) -> str:
+    """Render a fact as the author wrote it, with `_` for each wildcard."""
     own = dict(wildcards)
     return render(replace_vars(fact, lambda var: own.get(var.name, var)))
 
