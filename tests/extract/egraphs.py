@@ -1,4 +1,4 @@
-"""E-graphs made by hand, with kernels whose costs are given."""
+"""Helpers of the tests of extraction: small e-graphs, and kernels whose costs the test states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.ir.types import Shape, TensorType
 
 COPY_S = 1000.0
-"""What a conversion of layouts costs here, unless a test says otherwise."""
+"""The cost of a copy into another layout, unless a test says otherwise."""
 
 
 def ref(number: int, shape: Shape = (2, 3), constant: bool = False) -> ClassRef:
@@ -37,7 +37,7 @@ def kernel(
     inputs: Sequence[Layout] | None = None,
     output: Layout | None = None,
 ) -> Candidate:
-    """A candidate for a member; the cost stands in the kernel's schedule."""
+    """A candidate for a member. The kernel's schedule is the text of its cost."""
     term, args = placeholder(member, {})
     layouts = inputs or [contiguous(len(a.shape)) for a in args_of(member)]
     made = Kernel(
@@ -53,7 +53,8 @@ def kernel(
 
 @dataclass
 class Given:
-    """Costs as they stand in the kernels; copies cost ``copy_s``."""
+    """A cost function: a kernel of :func:`kernel` has its stated cost, a copy costs ``copy_s``.
+    ``asked`` lists the kernels in the order of the calls."""
 
     copy_s: float = COPY_S
     asked: list[Kernel] = field(default_factory=list)
@@ -81,7 +82,8 @@ def unary(name: str, arg: ClassRef) -> Op:
 
 
 def check_plan(plan: Plan) -> None:
-    """Arguments are there before they are read, nothing is computed twice, the cost is the sum."""
+    """Check that each step's arguments are computed before it, that no value is computed twice, and
+    that the plan's cost is the sum of its steps' costs."""
     known = set(plan.inputs.values())
     for step in plan.steps:
         assert set(step.args) <= known

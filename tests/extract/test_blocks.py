@@ -1,4 +1,5 @@
-"""Blocks: valid whatever is asked, never dearer than the hint, equal layers solved once."""
+"""Selection by blocks: the answers to random problems are valid plans that cost no more than the
+hint, and equal layers are solved once."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from eqsynth.extract.joint import Joint, Way, reachable
 
 COPY_S = 3.0
 
-# A class has two states: its number twice, and one more in the other layout.
+# Class n has two states: 2n, and 2n + 1 in the other layout.
 
 
 def problem(ways: Mapping[int, Sequence[Way]], *wanted: int) -> Problem:
@@ -26,8 +27,8 @@ def problem(ways: Mapping[int, Sequence[Way]], *wanted: int) -> Problem:
 
 
 def cost(asked: Problem, found: Joint) -> float:
-    """What the results take, by walking down from them; fails on a circle, and on a state that
-    nothing makes."""
+    """The cost of the results: walks down from them, and counts each state once. Fails on a cycle,
+    and on a state that nothing computes."""
     done: set[int] = set()
 
     def visit(state: int, above: tuple[int, ...]) -> float:
@@ -48,11 +49,12 @@ def cost(asked: Problem, found: Joint) -> float:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Problem, dict[int, Way]]:
-    """Up to 30 classes with ways that may go in circles; the first way of each doesn't."""
+    """Draw a problem of up to 30 classes whose ways may form cycles, and a hint without cycles: the
+    first way of each class."""
     count = draw(st.integers(4, 30))
     ways: dict[int, list[Way]] = {0: [Way(0, (), 0.0)]}
     for n in range(1, count):
-        # Mostly what is near, so that there are classes that all else goes through.
+        # A class mostly reads near classes, so that some classes dominate others.
         near = st.integers(max(0, 2 * n - 6), 2 * n - 1)
         ways[n] = [Way(2 * n, (draw(near), draw(near)), float(draw(st.integers(1, 50))))]
         for _ in range(draw(st.integers(0, 3))):
@@ -101,8 +103,9 @@ def _used(asked: Problem, ways: Mapping[int, Way]) -> set[int]:
 
 
 def layers(count: int) -> tuple[Problem, dict[int, Way]]:
-    """Layers of five classes: two products that pay only together take one whole, the sum of both
-    is all that the next layer reads."""
+    """A problem of equal layers, and its greedy choice. In a layer, two products can be slices of
+    one merged product, which pays only if both are (10 + 1 + 1 against 8 + 8). The next layer reads
+    only the sum of both products."""
     ways: dict[int, list[Way]] = {0: [Way(0, (), 0.0)]}
     x = 0
     for n in range(count):
@@ -127,7 +130,7 @@ def test_equal_layers_are_solved_once() -> None:
         asked.append(solved.asked)
         assert solved.known >= count - 2
         assert least_s(question, count * 28.0, least_ways=5) == pytest.approx(count * 14.0)
-        # What was found is known to be the best the next time.
+        # Starting from the answer, nothing better is found.
         again = Solved()
         assert improved(question, found.ways, math.inf, again, least_ways=5) is None
     assert asked[0] == asked[1]
@@ -142,7 +145,8 @@ def test_a_plan_with_a_kernel_that_does_not_work_bounds_nothing() -> None:
 
 
 def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:
-    """What is below it would cost nothing to those above, who would never leave it out."""
+    """Class 1 isn't needed if class 3 reads the input (cost 4, not 3 + 3 + 1). If class 1 were the
+    head of a block of its own, it would cost nothing in the block above, which would keep it."""
     ways = {
         0: [Way(0, (), 0.0)],
         1: [Way(2, (0,), 3.0), Way(3, (0,), 2.0)],
@@ -155,8 +159,8 @@ def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:
 
 
 def test_a_plan_whose_copies_have_no_time_is_left_as_it_is() -> None:
-    """A plan may compute a class in two layouts. A block's hint has one way for each class, and
-    takes the other layout for a copy, which costs infinitely much if only times count."""
+    """A plan may compute a class in two layouts. A block's hint has one way for each class, so the
+    other layout counts as a copy, and a copy without a measured time costs infinitely much."""
     ways = {
         0: [Way(0, (), 0.0)],
         1: [Way(2, (0,), 3.0), Way(3, (0,), 4.0)],
@@ -170,7 +174,8 @@ def test_a_plan_whose_copies_have_no_time_is_left_as_it_is() -> None:
 
 
 def test_ctrl_c_is_heard_after_the_solver_has_run() -> None:
-    """CP-SAT by itself leaves the system's action behind, which ends the process without a word."""
+    """Without our setting, CP-SAT would leave the default action of SIGINT behind, which ends the
+    process without a message."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         asked, hint = layers(2)

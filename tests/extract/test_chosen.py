@@ -1,4 +1,5 @@
-"""Chosen plans are kept: what comes back, when it isn't taken, and what is never kept."""
+"""Chosen plans are kept in files: a kept plan comes back equal, is refused when times, engines or
+the program have changed, and is never kept if it is wrong or rests on estimates."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ LIMIT_S = 60.0
 
 
 def program(last: str = "Relu", origin: str = "") -> Tensor:
-    """Two products, a function between them, a view, and a second use of a value."""
+    """A term with two products, a function between them, a view, and a value that is read twice."""
     hidden = op("Tanh", op("Matmul", X, W))
     turned = op("Permute", op("Add", op("Matmul", hidden, V), hidden), attrs=((1, 0),))
     return Op(last, (turned,), (), origin)
@@ -44,7 +45,8 @@ def seconds(value: float) -> Timing:
 
 @dataclass
 class Setting:
-    """A search: its e-graph and costs, where its plan is kept, and what was chosen."""
+    """A search: its e-graph, its costs, and the plans that it chose, without engines (``own``) and
+    with engines (``found``)."""
 
     graph: EGraph
     costs: CostModel
@@ -195,7 +197,7 @@ def test_a_search_that_a_deadline_has_ended_says_so(costs: CostModel) -> None:
 
 
 def wrong(plan: Plan, other: Plan) -> Iterator[Plan]:
-    """Plans that don't compute the program, or in no order."""
+    """Yield plans that don't compute the program, or whose steps are out of order."""
     yield replace(plan, steps=plan.steps[1:])
     yield replace(plan, steps=plan.steps[::-1])
     yield replace(plan, steps=other.steps)

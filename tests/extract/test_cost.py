@@ -1,4 +1,4 @@
-"""The cost model and the loop of extracting and measuring. Times are given, not taken."""
+"""The cost model, and the loop of extracting and measuring. The tests state all kernel times."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_a_family_bound_by_memory_is_seen_at_a_low_quantile(profile: Profile) ->
 
 
 def test_kernels_of_a_size_tell_most_of_each_other(profile: Profile) -> None:
-    """Small kernels take five times their roofline, large ones 1.5 times: a small one that wasn't
-    timed isn't hoped to be as near to the roofline as a large one."""
+    """Small kernels take five times their roofline, large kernels 1.5 times. Once enough kernels
+    are measured, the estimate of a small one is made from the small ones: five times."""
     costs = CostModel(TARGET, profile)
     small, large = kernel_of(relu(10_000)), kernel_of(relu(1_000_000))
 
@@ -145,10 +145,10 @@ def test_a_kernel_that_differs_in_its_schedule_only_is_not_hoped_to_be_much_fast
     again = CostModel(TARGET, profile)
     again.load([timed])
     assert again(sibling) == costs(sibling)
-    # The best of them counts, and one that was timed costs its time.
+    # The fastest sibling counts, and a measured kernel costs its own time.
     costs.record({sibling: timing(5e-4)})
     assert costs(turned) == pytest.approx(SIBLING * 5e-4) and costs(sibling) == 5e-4
-    # One that failed tells nothing of the others.
+    # A kernel that failed says nothing about its siblings.
     failed = kernel_of(relu(998))
     costs.record({failed: None})
     assert costs(replace(failed, schedule="other")) < 1e-3
@@ -158,7 +158,8 @@ def test_a_kernel_that_differs_in_its_schedule_only_is_not_hoped_to_be_much_fast
 def test_small_and_narrow_products_tell_nothing_of_others(
     profile: Profile, rows: int, columns: int
 ) -> None:
-    """Whichever of them is the slowest: a large product may come near to the peak."""
+    """Small products are measured at three times their roofline, but the estimate of a large one is
+    still its roofline: it may come near to the peak."""
     costs = CostModel(TARGET, profile)
     other = kernel_of(matmul(300))
     for extent in range(rows, rows + 2 * MIN_RATIOS):
@@ -196,7 +197,7 @@ def test_a_kernel_that_failed_is_not_tried_again_for_a_while(
     with monkeypatch.context() as patched:
         patched.setattr("eqsynth.extract.profile.FAILED_FOR", timedelta(days=-1))
         assert not known()
-    # A time that was taken since then counts.
+    # A time that is measured after the failure replaces it.
     CostModel(TARGET, profile).record({kernel: timing(1e-3)})
     again = CostModel(TARGET, profile)
     again.load([kernel])
@@ -238,7 +239,7 @@ def test_keys_of_measurements_tell_kernels_apart() -> None:
 
 
 def two_ways() -> EGraph:
-    """relu(x @ y) where the product is (x @ y) or exp(x): two plans."""
+    """An e-graph with two plans for relu(a): the class a has the members x @ x and exp(x)."""
     x, a, b = (ref(n, (64, 64)) for n in range(3))
     return egraph(
         {
@@ -251,7 +252,8 @@ def two_ways() -> EGraph:
 
 
 class Clock:
-    """Gives times by operator and keeps what was asked for."""
+    """A measurement: a kernel takes the time stated for its operator, and None means that it fails.
+    ``rounds`` lists the kernels of each call."""
 
     def __init__(self, pause_s: float = 0.0, **times: float | None) -> None:
         self.times, self.pause_s = times, pause_s
@@ -290,7 +292,7 @@ def test_the_plan_that_measures_best_is_found(
     # Both ways were tried, since neither's estimate is above the other's time.
     asked = {k.term.name for r in clock.rounds for k in r if isinstance(k.term, Op)}
     assert {"Matmul", "Exp", "Relu"} <= asked
-    # No kernel was timed twice; and a second search finds everything in the profile.
+    # No kernel was timed twice, and a second search finds all times in the profile.
     every = [k for r in clock.rounds for k in r]
     assert len(every) == len(set(every))
     again = Clock()
@@ -299,7 +301,7 @@ def test_the_plan_that_measures_best_is_found(
 
 
 class InOneLayout(TorchBackend):
-    """Torch on tensors in the order of their axes."""
+    """The torch backend with contiguous layouts only."""
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         for kernel in super().kernels(term, constants):
@@ -328,12 +330,12 @@ def test_what_can_gain_less_than_a_hundredth_is_not_timed(
     asked = [k.term.name for r in clock.rounds for k in r if isinstance(k.term, Op)]
     assert len({"Exp", "Neg"} & set(asked)) == (2 if timed else 1)
     assert found.complete
-    # What is told is what was measured, though the plan was made before that.
+    # The plan has the measured costs, although it was made before they were measured.
     times = clock.times
     assert found.plan.cost_s == pytest.approx(
         sum(times[label] or 0.0 for label in map(str, (s.member.label for s in found.plan.steps)))
     )
-    # Nor is it timed in the next search, which begins with what is known.
+    # The next search begins with the known times and measures nothing.
     again = Clock(**times)
     extract(graph, [InOneLayout()], CostModel(TARGET, profile), again, 60.0)
     assert again.rounds == []
@@ -344,8 +346,8 @@ def test_a_kernel_that_fails_is_never_chosen(profile: Profile) -> None:
 
 
 def test_a_deadline_keeps_the_best_plan_that_was_measured() -> None:
-    # The first plan is measured in time. What the second one turns out to cost comes too late
-    # to look for a third, and is worse. A machine that is too slow for that gets more time.
+    # The first plan is measured before the deadline. The second one is measured too late to look
+    # for a third, and is slower. On a machine too slow for two rounds, the deadline is doubled.
     deadline_s, clock = 0.1, Clock()
     while len(clock.rounds) < 2:
         deadline_s *= 2
@@ -370,7 +372,8 @@ def test_without_any_time_cautious_estimates_choose(profile: Profile) -> None:
 
 @pytest.mark.rotating
 def test_without_any_time_the_originals_operators_have_a_plan() -> None:
-    """However large the graph is: candidates and choices of all of it are not waited for."""
+    """After the deadline, only the original's operators get candidates, and only :meth:`plain`
+    makes a plan, however large the e-graph is."""
     x = ref(0, (64, 64))
     classes: dict[ClassRef, list[Tensor]] = {x: [leaf(Input, 0, (64, 64))]}
     original, last = {}, x
@@ -401,7 +404,8 @@ def test_an_operator_that_runs_in_another_form_only_is_waited_for(profile: Profi
 
 
 def test_a_measure_that_ran_out_of_time_leaves_no_failures(profile: Profile) -> None:
-    """A kernel that wasn't reached is estimated, one that failed is never chosen."""
+    """A kernel that wasn't measured before the deadline is estimated; one that failed is never
+    chosen."""
     costs = CostModel(TARGET, profile)
     asked: list[Kernel] = []
 

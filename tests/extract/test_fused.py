@@ -1,4 +1,4 @@
-"""A map with the reduction through literals that it reads, as one kernel of a plan."""
+"""A map and the reduction through literals that it reads become one kernel of a plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INDUCTOR = engines(["inductor"])
 
 
 def layer(size: int = 8) -> tuple[Program, EGraph]:
-    """A convolution, a bias, a residual, an activation."""
+    """A convolution with a bias, a residual and an activation, and its saturated e-graph."""
     x = eqsynth.input("x", (1, 16, size, size))
     w, b = eqsynth.weight("w", (16, 16, 3, 3)), eqsynth.weight("b", (16,))
     program = program_of(ops.relu(ops.conv2d(x, w, b, padding=1) + x * 0.5))[0]
@@ -52,7 +52,7 @@ def layer(size: int = 8) -> tuple[Program, EGraph]:
 
 
 def layers() -> EGraph:
-    """Two layers, each a segment."""
+    """The e-graph of two layers, each of which is a segment."""
     x: Expr = eqsynth.input("x", (1, 16, 8, 8))
     for name in "wv":
         x = ops.relu(ops.conv2d(x, eqsynth.weight(name, (16, 16, 3, 3)), None, padding=1))
@@ -67,7 +67,8 @@ def layers() -> EGraph:
 
 
 def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
-    """Each kernel takes a second, and one for a thousand operations; of torch's one for ten."""
+    """A kernel takes 1 s, plus 1 s for every 1000 FLOPs; a kernel of torch takes 1 s, plus 1 s for
+    every 10 FLOPs."""
     rates = {kernel: 10 if kernel.implementation == "torch" else 1000 for kernel in kernels}
     seconds = {kernel: 1 + flops(kernel.term) / rate for kernel, rate in rates.items()}
     return {kernel: Timing(s, s, s, 5) for kernel, s in seconds.items()}
@@ -114,7 +115,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     chosen.settle(path, chosen.Chosen(own, own, costs.relied_on(), 1.0), own, True)
     back = chosen.recall(path, graph, costs, (), 1.0)
     assert back is not None and back.own.plan == own.plan
-    # A kernel of another map isn't taken for this one.
+    # The plan isn't accepted with the kernel of another map in place of this one.
     (at,) = (n for n, step in enumerate(own.plan.steps) if isinstance(step.member, Region))
     step = own.plan.steps[at]
     assert isinstance(step.kernel.term, Region)
@@ -129,7 +130,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
 
 @pytest.mark.parametrize("engine", [False, True], ids=["own kernels", "on an engine"])
 def test_the_plan_of_several_layers_comes_back(engine: bool, costs: CostModel) -> None:
-    """Each segment has a class of its own for the same literal."""
+    """The segments share literals, but each segment has its own class for a literal."""
     graph = layers()
     literals = [m for members in graph.classes.values() for m in members if is_literal(m)]
     assert len(literals) > len(set(literals))
@@ -151,8 +152,8 @@ def test_the_plan_of_several_layers_comes_back(engine: bool, costs: CostModel) -
 
 @pytest.mark.rotating
 def test_a_route_knows_it_at_another_size() -> None:
-    """The forms of such kernels are equal at two sizes whose tiles are whole, and differ by what
-    the map computes."""
+    """The kernels have the same forms at two sizes if tiles divide both. Kernels whose maps compute
+    different functions have different forms."""
 
     def forms(size: int) -> set[bytes]:
         found = candidates(layer(size)[1], OWN)
@@ -174,5 +175,5 @@ def test_an_engine_is_given_the_terms_inside(costs: CostModel) -> None:
             for s in steps if isinstance(s.kernel.term, Region)
         ),
     )  # fmt: skip
-    # As it was chosen, and as it was in the original.
+    # The engine is given the chosen program, with literals, and the original, without.
     assert {*told} == {True, False}

@@ -1,4 +1,5 @@
-"""Greedy choices by parts: those of the whole program, and equal parts chosen for once."""
+"""Greedy choices by parts equal the choices in the whole program, and equal parts are solved
+once."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ LAYOUTS: tuple[Layout, ...] = ((0, 1), (1, 0))
 
 @dataclass
 class Costing:
-    """Costs of kernels: as their schedules say, times a factor; copies cost by their directions."""
+    """A cost function: a kernel costs what its schedule says, times the factor of that schedule.
+    Copies in the two directions cost ``copy_s`` and ``copy_s + 1``."""
 
     copy_s: float
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -36,7 +38,8 @@ class Costing:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a class in each layer: 0 is the layer's border, the others are its classes."""
+    """A member of a class of a layer. ``args`` are numbers of classes: 0 is the class that the
+    layer reads of the layer below, n is the layer's n-th class."""
 
     name: str
     args: tuple[int, ...]
@@ -48,7 +51,7 @@ Drawn = tuple[EGraph, dict[ClassRef, list[Candidate]]]
 
 
 def layer(choices: Choices, classes: range) -> Layer:
-    """Classes that read each other, mostly those before them, also in circles."""
+    """Make a layer of random classes, which mostly read classes before them but may form cycles."""
     count, found = choices.pick(classes), []
     for n in range(1, count + 1):
         wanted = [("Add", (choices.pick(range(n)), n - 1))]
@@ -81,11 +84,11 @@ def layer(choices: Choices, classes: range) -> Layer:
 def chained(
     layers: Sequence[Layer], roots: Sequence[tuple[int, int]] = (), given: Sequence[int] = ()
 ) -> Drawn:
-    """Layers, one on the other.
+    """Return the e-graph of a chain of layers, and its candidates.
 
     Args:
-        roots: further results, by their layers and the numbers of their classes there.
-        given: layers whose first class may be an input of the program, too.
+        roots: further results: (number of the layer, number of the class in the layer).
+        given: numbers of layers whose first class also has an input of the program as a member.
     """
     shape = (3, 3)
     border = ref(0, shape)
@@ -109,7 +112,7 @@ def chained(
 
 
 def wholly(monkeypatch: pytest.MonkeyPatch, drawn: Drawn) -> Selection:
-    """A selection whose choices are made for all classes together."""
+    """A selection with a single part, so that choices are made in the whole program."""
     whole = Selection(*drawn)
     with monkeypatch.context() as patch:
         patch.setattr(parts, "_pieces", lambda below: [(None, list(below))])
@@ -131,9 +134,9 @@ def random_chain(choices: Choices) -> Drawn:
 
 
 def test_choices_by_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the parts that a selection before has run are taken. Costs are whole numbers: sums
-    that are rounded differ where nothing else does, and of two choices that cost the same either
-    may be taken then."""
+    """The second and third selections may reuse runs of the one before. All costs are whole
+    numbers, so sums aren't rounded. With rounding, two choices of equal cost may differ in the last
+    digit, and then either may be taken."""
     monkeypatch.setattr(states, "VIEW_S", 1.0)
     cut = equal = 0
     for seed in range(400):
@@ -156,7 +159,7 @@ def test_choices_by_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[OnePart]:
-    """Those that were made so far."""
+    """The runs of parts that were made so far."""
     made: list[OnePart] = []
     choose = OnePart.choose
 
@@ -181,7 +184,8 @@ def test_equal_layers_are_chosen_for_once(runs: list[OnePart]) -> None:
 
 
 def test_only_parts_whose_prices_have_changed_are_chosen_for_again(runs: list[OnePart]) -> None:
-    """Two layers that differ, of which the second gets dearer: the first is as before."""
+    """Of two different layers, the second becomes more expensive. Only its part is solved again;
+    the run of the first layer is reused."""
     first, second = (layer(RandomChoices(n), range(6, 9)) for n in (3, 4))
     two = Selection(*chained([first, second]))
     assert len(two._greedy.parts) == 3
@@ -202,7 +206,8 @@ def test_only_parts_whose_prices_have_changed_are_chosen_for_again(runs: list[On
 
 
 def test_what_lies_below_a_border_counts_where_it_may_be_gone_around() -> None:
-    """relu(exp(x)) takes 10 + 5, tanh(y) 12: beside each other 5 is less than 12."""
+    """relu(exp(x)) costs 10 + 5 and tanh(y) costs 12. If exp(x) were a border, its cost wouldn't
+    count in the part above it, where relu (5) would win over tanh (12)."""
     x, a, y, result = (ref(n) for n in range(4))
     first, last, other = Op("Exp", (x,)), Op("Relu", (a,)), Op("Tanh", (y,))
     classes: dict[ClassRef, list[Tensor]] = {

@@ -1,4 +1,4 @@
-"""Free views, against what torch says of strides."""
+"""Views that move no data, compared with torch's strides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dense(draw: st.DrawFn) -> Drawn:
 
 
 def tensor(shape: Shape, layout: Layout) -> torch.Tensor:
-    """Elements numbered as they lie in memory."""
+    """A tensor, dense in the layout, whose elements are numbered in the order of memory."""
     memory = torch.arange(math.prod(shape))
     return memory.as_strided(shape, strides(shape, layout))
 
@@ -37,7 +37,7 @@ def leaf(shape: Shape) -> Input:
 
 
 def lies_in(view: torch.Tensor, layout: Layout) -> bool:
-    """Whether the view's elements lie in memory as the layout says, none moved."""
+    """Whether the view's elements lie in memory in the order of the layout, without a copy."""
     return torch.equal(view, tensor(tuple(view.shape), layout))
 
 

@@ -1,4 +1,4 @@
-"""Measuring this CPU: what comes out is a target, once per machine. No number is asserted."""
+"""Measuring this CPU gives a target, which is measured once per machine. No number is asserted."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_measured_target_is_sound(target: Target) -> None:
 
 
 def test_measured_once(target: Target, path: Path) -> None:
-    # Peaks measured twice never agree to the last digit; the same ones come from the file.
+    # Two measurements never agree to the last digit, so equal peaks were read from the file.
     assert measure.measure_cpu_target(path) == target
 
 

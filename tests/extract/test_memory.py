@@ -1,4 +1,5 @@
-"""Plans within a bound on memory: the order of steps, dearer plans that write less, the outcome."""
+"""Plans within a bound on memory: the order of steps, more expensive plans with smaller values, and
+the bound in ``optimize``."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ BIG_BYTES, SMALL_BYTES = 4000, 40
 
 
 def live_bytes(plan: Plan) -> int:
-    """What `Plan.peak_bytes` says, counted step by step, for plans without views."""
+    """The result of `Plan.peak_bytes`, counted step by step, for plans without views."""
     peak = 0
     for n in range(len(plan.steps) + 1):
         made = set(plan.inputs.values()) | {step.result for step in plan.steps[: n + 1]}
@@ -41,7 +42,7 @@ def live_bytes(plan: Plan) -> int:
 
 
 def two_sums() -> Plan:
-    """a = Relu(x), b = Tanh(x), both big; then a sum of each."""
+    """A plan that computes the big values a = Relu(x) and b = Tanh(x), then a sum of each."""
     x, a, b, c, d = ref(0, BIG), ref(1, BIG), ref(2, BIG), ref(3, SMALL), ref(4, SMALL)
     members: dict[ClassRef, Tensor] = {
         a: unary("Relu", x), b: unary("Tanh", x),
@@ -92,7 +93,7 @@ def test_random_plans_stay_valid_and_need_no_more() -> None:
 
 
 def test_a_dearer_plan_that_writes_less() -> None:
-    # Of 1 s through a big value, of 2 s through a middle one, or of 5 s through a small one.
+    # Three plans: 1 s through a big value, 2 s through a medium one, 5 s through a small one.
     x, y = ref(0, SMALL), ref(1, SMALL)
     through = {ref(2, (1000,)): 1.0, ref(3, (200,)): 2.0, ref(4, (11,)): 5.0}
     roads = {r: Op("Pad", (x,), ((0,), (r.shape[0] - 10,), 0.0)) for r in through}
@@ -109,7 +110,7 @@ def test_a_dearer_plan_that_writes_less() -> None:
         assert plan.cost_s == cost_s, limit
     least = within(fast, Given(), table.one_by_one, Bound(100, Plan.peak_bytes))
     assert least.peak_bytes() == 2 * SMALL_BYTES + 44
-    # What the values leave room for, constants may take.
+    # The bound also counts packed constants, here those of the plan of 2 s.
     packed = Bound(4_000, lambda plan: plan.peak_bytes() + 3_500 * (plan.cost_s == 2.0))
     assert within(fast, Given(), table.one_by_one, packed).cost_s == 5.0
 
@@ -135,7 +136,7 @@ def test_a_program_keeps_the_bound(convolutions: torch.nn.Module) -> None:
     assert free.report.flops_after < bounded.report.flops_after
     assert not bounded.report.reason
     torch.testing.assert_close(bounded(x), convolutions(x))
-    # The same bound again takes the same plan, and no bound the plan without one.
+    # Without a bound, the plan is again the one without a bound.
     assert found().report.peak_memory_bytes == needed
     kept = found(peak_memory=40_000)
     assert kept.report.backend == "original"

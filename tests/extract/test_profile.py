@@ -1,4 +1,5 @@
-"""The profile: times come back, families generalize, files travel, processes share."""
+"""The profile: recorded times come back, families of kernels give estimates, files can be exported
+and imported, and processes share a file."""
 
 import multiprocessing
 import subprocess

@@ -1,4 +1,4 @@
-"""Regions: spans of a plan handed to an engine. Times are given, engines are real."""
+"""Regions: spans of a plan that an engine runs. The tests state the times; the engines are real."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def two_results() -> list[Expr]:
 def searched(
     outputs: Expr | Sequence[Expr], costs: CostModel
 ) -> tuple[Captured, EGraph, Extraction]:
-    """A program, its e-graph as it is, and the plan of plain torch, a second each step."""
+    """Return a program, its unsaturated e-graph, and the plan of torch's kernels at 1 s each."""
     captured = capture_expression(outputs)
     graph = unsaturated(captured.program.outputs, "as it is")
     found = extract(
@@ -109,7 +109,7 @@ def test_the_results_of_a_program_end_one_span(costs: CostModel) -> None:
 
 
 def test_numbers_are_said_and_no_arguments(costs: CostModel) -> None:
-    """OpenVINO takes x == 0, and not x == c for any c that it is called with."""
+    """A number is part of a region's term. OpenVINO runs x == 0, but not x == c with an input c."""
     _, graph, found = searched(ops.relu(X @ W) * 0.5 + 1.0, costs)
     parted = spans(found.plan)
     (engine,) = engines(["inductor"])
@@ -122,7 +122,7 @@ def test_numbers_are_said_and_no_arguments(costs: CostModel) -> None:
 
 @pytest.mark.rotating
 def test_results_that_nothing_reads_are_not_handed_on(costs: CostModel) -> None:
-    """As keys and values of a cache: each span has those of its layer."""
+    """Results that no later span reads, as a cache's keys and values, belong to one span."""
     h = ops.tanh(X @ W)
     g = ops.tanh(h @ W)
     captured, graph, found = searched([ops.relu(h @ V), ops.relu(g @ V), ops.neg(g)], costs)
@@ -144,7 +144,7 @@ def test_results_that_nothing_reads_are_not_handed_on(costs: CostModel) -> None:
 
 
 def under_a_mask(costs: CostModel) -> tuple[Captured, EGraph, Extraction]:
-    """Layers that add what is computed from ``y`` in no time."""
+    """Layers that all add the mask exp(y), whose computation costs nothing."""
     mask = ops.exp(Y)
     x: Expr = X
     for _ in range(3):
@@ -163,7 +163,7 @@ def test_what_all_spans_read_is_computed_first(costs: CostModel) -> None:
     ]  # fmt: skip
     assert [(p.first, p.last) for p in parted.parts] == [(k, k + 1) for k in range(11)]
     assert parted.shared == (parted.plan.steps[0].result,)
-    # A region that computes what is shared hands it on.
+    # A region that computes the shared value has it among its results.
     assert parted.shared[0] in parted.joined(0, 5).results
     assert parted.joined(0, 11).results == found.plan.outputs
     heavy = [replace(step, cost_s=1.0) for step in found.plan.steps]
@@ -180,7 +180,7 @@ def test_an_engine_begins_after_what_it_refuses(refused: bool, costs: CostModel)
 
     captured, graph, found = under_a_mask(costs)
     engine = Narrow(ENGINES["inductor"])
-    # Where nothing is refused the first half is fast, which computes the mask for the rest.
+    # If nothing is refused, the first half is fast; it computes the mask for the second half.
     measure = fast_if(lambda label: label == f"Region of {10 if refused else 6} operators")
     better = with_engines(graph, found, [engine], costs, measure, 60.0)
     (step,) = by_region(better.plan)
@@ -219,7 +219,7 @@ def test_what_is_refused_at_an_end_is_left_out(refused: str, costs: CostModel) -
 def fast_if(
     fast: Callable[[str], bool],
 ) -> Callable[[Sequence[Kernel], float], dict[Kernel, Timing | None]]:
-    """Regions of these labels take a second, others what the plan takes."""
+    """Return a measurement in which regions with these labels take 1 s, other regions 9 s."""
 
     def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing | None]:
         return {k: seconds(1.0 if fast(k.term.label) else 9.0) for k in kernels}
@@ -262,7 +262,8 @@ def test_a_slower_or_broken_engine_takes_nothing(costs: CostModel) -> None:
 
 
 def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
-    """Four kernels of a second each by themselves, and an engine that takes five for all."""
+    """Each of four kernels takes 1 s alone, and the engine takes 5 s for all of them. The engine is
+    chosen only if the four in a row take 1.5 times as long as alone."""
     _, graph, found = searched(mlp(), costs)
     for together, taken in ((1.0, False), (1.5, True)):
         plan = with_engines(
@@ -276,8 +277,8 @@ def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
 def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
     costs: CostModel, raced: bool, chosen: int
 ) -> None:
-    """One after the other, the first looked twice as fast: the machine was, just then. Turns begin
-    with sleeping threads: of ten times as long only the ratios count, or no engine were taken."""
+    """Timed one after the other, the first program looks twice as fast; timed in turns, it is
+    slower. All times in turns are ten times as long (threads wake up), so only ratios count."""
     program = capture_expression(ops.neg(ops.neg(ops.tanh(X @ W)))).program
     rules = load_rules().select()
     graph = saturate_terms(program.outputs, rules, DEFAULT_PHASES, Limits(), False)
@@ -302,7 +303,7 @@ def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
 
 @cache
 def sixteen_layers() -> tuple[EGraph, Extraction]:
-    """And what was chosen: a step for each, of a second."""
+    """An e-graph of sixteen layers, and its plan: one step of 1 s for each layer."""
     h: Expr = X
     for _ in range(16):
         h = ops.tanh(h @ W)
@@ -329,7 +330,7 @@ def sixteen_layers() -> tuple[EGraph, Extraction]:
 def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
     costs: CostModel, sample_s: float, original_s: float, compiled: bool
 ) -> None:
-    """As they were chosen, layers are a step and a second each, and two are a sample."""
+    """In the chosen plan, each layer is one step of 1 s, and two layers are the sample."""
     graph, found = sixteen_layers()
     assert len(found.plan.steps) == 16
     takes = {"Region of 32 operators": original_s, "Region of 2 operators": sample_s}
@@ -365,8 +366,8 @@ def test_an_engine_that_is_late_is_asked_for_no_more_and_has_not_failed(costs: C
 def test_what_was_timed_counts_when_a_sample_has_taken_the_time(
     costs: CostModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Swin: four programs were compiled and timed in 7 s of 29, a sample for Inductor took 12, and
-    since half of the time was over then none of the four was looked at."""
+    """Programs that were timed before a sample used up the time may still be chosen. (Of Swin, four
+    were timed in 7 s of 29, a sample for Inductor took 12 s, and all four were ignored.)"""
     graph, found = sixteen_layers()
     now = [0.0]
     monkeypatch.setattr(regions.time, "monotonic", lambda: now[0])
@@ -382,7 +383,7 @@ def test_what_was_timed_counts_when_a_sample_has_taken_the_time(
 
 
 def test_engines_that_compile_at_once_are_asked_first(costs: CostModel) -> None:
-    """Each of them for the original first; what a slow one takes may be all the time there is."""
+    """Fast compilers are asked for both programs before a slow one, which may use up the time."""
     installed = engines(["inductor", "onnxruntime", "openvino"])
     graph, found = sixteen_layers()
     asked: list[tuple[str, str]] = []
@@ -402,7 +403,7 @@ def test_engines_that_compile_at_once_are_asked_first(costs: CostModel) -> None:
 
 @pytest.mark.rotating
 def test_each_part_runs_on_the_engine_that_is_fastest_there(costs: CostModel) -> None:
-    """Four layers: one on each engine that is installed, and those that are left on the first."""
+    """Four layers, each of them fastest on one of the installed engines."""
     acts = (ops.tanh, ops.sigmoid, ops.relu, ops.gelu)
     h: Expr = X
     for n, act in enumerate(acts):
@@ -413,8 +414,8 @@ def test_each_part_runs_on_the_engine_that_is_fastest_there(costs: CostModel) ->
     layers = dict(zip(("Tanh", "Sigmoid", "Relu", "Gelu"), fastest, strict=True))
 
     def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
-        """The whole takes as long as the kernels do, halves a little less, and each layer nothing
-        on its engine."""
+        """The whole takes as long as the kernels, a half takes a little less, and a layer takes
+        0.1 s on its engine."""
         (kernel,) = kernels
         inside = [engine for act, engine in layers.items() if act in str(kernel.term)]
         took = {4: 8.0, 2: 3.8}.get(len(inside)) or (0.1 if inside == [kernel.backend] else 3.0)
@@ -423,7 +424,7 @@ def test_each_part_runs_on_the_engine_that_is_fastest_there(costs: CostModel) ->
     better = with_engines(graph, found, installed, costs, measure, 60.0)
     plan = better.plan
     assert [step.kernel.backend for step in plan.steps] == fastest
-    # The same parts of another plan, without a measurement.
+    # The same regions in another plan need no measurement.
     again = on_engines(graph, found, better.regions, installed)
     assert again is not None and [s.kernel for s in again.plan.steps] == [
         s.kernel for s in plan.steps
@@ -453,7 +454,7 @@ def test_what_an_engine_refuses_as_a_whole_it_may_take_in_parts(costs: CostModel
 
 
 def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
-    """Only the region of the first two operators is fast: the others stay as they were."""
+    """Only the region of the first two operators is fast; the other steps keep their kernels."""
     captured, graph, found = searched(ops.relu(ops.tanh(X @ W) @ V), costs)
 
     def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
@@ -472,7 +473,7 @@ def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
 
 
 def test_halving_ends_where_it_gains_nothing(costs: CostModel) -> None:
-    """An engine that is as fast everywhere: the whole and two halves are tried, no quarters."""
+    """If an engine is equally fast everywhere, the whole and the halves are tried, no quarters."""
     x: Expr = X
     for _ in range(8):
         x = ops.tanh(x)
@@ -487,12 +488,13 @@ def test_halving_ends_where_it_gains_nothing(costs: CostModel) -> None:
     assert len(spans(found.plan).parts) == 8
     plan = with_engines(graph, found, engines(["inductor"]), costs, measure, 60.0).plan
     assert plan == found.plan
-    # The halves are equal up to names, so that one of them is timed.
+    # The halves are equal up to names, so only one of them is timed.
     assert asked == ["Region of 8 operators", "Region of 4 operators"]
 
 
 def test_the_slower_side_is_not_parted(costs: CostModel) -> None:
-    """The original has a sigmoid where the plan has a tangent, and is slower as a whole."""
+    """The original has a Sigmoid in place of the plan's Tanh and is slower as a whole, so no parts
+    of the original are timed."""
     _, graph, found = searched(ops.relu(ops.tanh(ops.exp(ops.neg(X)))), costs)
     (tanh,) = (step for step in found.plan.steps if step.kernel.term.label == "Tanh")
     assert isinstance(tanh.member, Op)
@@ -511,7 +513,8 @@ def test_the_slower_side_is_not_parted(costs: CostModel) -> None:
 
 
 def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> None:
-    """The weight that both parts read is a constant of each."""
+    """The region that an engine is asked first is known before the search. Both segments of the
+    program read one weight."""
     h = ops.relu(X @ W) @ W
     captured, _, _ = searched(ops.relu(h) @ W + h, costs)
     segments = cut(captured.program)
@@ -534,7 +537,7 @@ def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> Non
     plain, (first,) = first_asked(captured.program, segments, engines(["inductor"]), 60.0)
     assert first.kernel in asked
     assert not first_asked(captured.program, segments, engines(["inductor"]), 1.0)[1]
-    # The weight is small: the region is timed with it as it is.
+    # The weight is small, so the region is timed with its real values.
     ((place, value),) = small_constants(captured, plain, [first])[first.kernel].items()
     assert first.constants[place].shape == (8, 8)
     (expected,) = captured.weights.values()
@@ -544,7 +547,7 @@ def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> Non
 
 @pytest.mark.rotating
 def test_a_region_meets_the_layouts_around_it(costs: CostModel) -> None:
-    """A value that lies transposed between two spans is copied before a region reads it."""
+    """A value that is transposed in memory between two spans is copied before a region reads it."""
     captured, graph, found = searched(ops.relu(ops.tanh(X @ W)), costs)
     product, tanh, relu = found.plan.steps
     ref = product.result[0]
@@ -588,7 +591,8 @@ def test_nothing_is_tried_past_the_deadline_or_for_fewer_flops(costs: CostModel)
 
 
 def test_a_region_that_was_not_reached_is_not_taken(costs: CostModel) -> None:
-    """Its estimate would be optimistic; and it hasn't failed either."""
+    """A region without a measured time isn't chosen by its optimistic estimate, and isn't recorded
+    as failed."""
     _, graph, found = searched(mlp(), costs)
     asked: list[Kernel] = []
 

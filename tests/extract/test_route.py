@@ -1,4 +1,4 @@
-"""Routes: the plan of one size, followed at another."""
+"""Routes: the plan that was found for one size of a program is followed at another size."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ def folded(rows: int) -> Expr:
 
 
 def attention(length: int) -> Expr:
-    """(q k') v = q (k' v), less work from the length of 8 on."""
+    """(q k') v, which is q (k' v); the latter is less work for lengths above 8."""
     q, k, v = (eqsynth.input(name, (length, 8)) for name in "qkv")
     return (q @ ops.permute(k, (1, 0))) @ v
 
 
 def found(expression: Expr, like: object = None, objective: str = "flops") -> CompiledProgram:
     return eqsynth.optimize(
-        expression, objective=objective, like=like, engines=(), progress=False  # type: ignore[arg-type]
+        expression,
+        objective=objective,
+        like=like,
+        engines=(),
+        progress=False,  # type: ignore[arg-type]
     )
 
 
@@ -66,13 +70,13 @@ def test_the_plan_of_one_size_is_followed_at_another(
     assert not alone.report.followed
     assert report.flops_after == alone.report.flops_after < report.flops_before
     same(program, alone, second)
-    # Two products of one form may have had two kernels, of which one is the better for both here.
+    # Two products of one form may have two kernels in the known plan, and here the same kernel.
     assert {s.kernel.implementation for s in program.steps} <= {
         s.kernel.implementation for s in known.steps
     }
-    # Its equalities were derived at its own sizes, so that its chain is one of them.
+    # Its equalities were derived at its own size, so it can be explained.
     assert program.explain().steps
-    # What was found there can be followed further, and a route outlives its process.
+    # The plan that followed a route has a route too, and a route can be pickled.
     again = found(make(40), pickle.loads(pickle.dumps(report.route)))
     assert again.report.followed
 
@@ -100,8 +104,8 @@ def test_where_a_route_leads_nowhere_the_program_is_searched() -> None:
 
 
 def test_an_equality_that_holds_at_one_size_alone_is_not_carried_over() -> None:
-    """The middle of 3 rows is one row, of 5 rows it isn't: what was derived for the one is asked
-    again of the rules for the other."""
+    """Rows 1 to rows - 2 are one row if there are 3 rows, and three rows if there are 5. So the
+    equalities of the first size are derived again for the second, not taken over."""
 
     def middle(rows: int) -> Expr:
         inner = ops.slice(eqsynth.input("x", (rows, 8)), 0, 1, rows - 1)
@@ -155,7 +159,5 @@ def test_forms_leave_sizes_out_and_orders() -> None:
     crossed = eqsynth.scope(
         lambda i, j: eqsynth.sum(lambda k: 0.5 * x[i, k] * z[j, k], k=8), i=4, j=4
     )
-    taken = eqsynth.scope(
-        lambda i, j: eqsynth.sum(lambda k: x[i, k] + z[j, k], k=8), i=4, j=4
-    )
+    taken = eqsynth.scope(lambda i, j: eqsynth.sum(lambda k: x[i, k] + z[j, k], k=8), i=4, j=4)
     assert form_of(scope(4)) == form_of(term(crossed)) != form_of(term(taken))

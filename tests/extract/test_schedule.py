@@ -1,4 +1,4 @@
-"""Schedules as data: their names, and the form in which they are saved."""
+"""Schedules as data: their names, and their saved form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When the search for a plan ends: what is asked of the solver, and what engines are left."""
+"""When the search for a plan ends, what the solver is asked, and how much time is reserved for
+engines."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_the_gap_is_told_where_a_bound_is_known(tmp_path: Path) -> None:
     search = _Search(Selection(two_ways(), candidates(two_ways(), (TorchBackend(),))), costs)
     search.incumbent = found.plan
     dearest = max(found.plan.steps, key=lambda step: step.cost_s).kernel
-    # Had its product not cost what it does, the other plan would be the best by a third.
+    # Now the plan costs 5 + 1 ms. The bound is the other plan's cost, 4 + 1 ms.
     costs.record({dearest: Timing(5e-3, 5e-3, 5e-3, 3)})
     assert search.gap(math.inf) == pytest.approx(1 - 5e-3 / 6e-3, abs=1e-4)
     assert search.gap(0.0) is None
@@ -135,7 +136,7 @@ def test_plans_of_equal_layers_share_their_prices() -> None:
 
 
 class _Scheduled(TorchBackend):
-    """Two schedules of each kernel."""
+    """The torch backend with two schedules of each kernel."""
 
     def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         for kernel in super().kernels(term, constants):
@@ -167,7 +168,7 @@ def test_kernels_in_the_places_of_a_plan_are_timed_before_the_solver_is_asked_ag
     costs.record(dict.fromkeys(others[1:], _seconds(2.0)))
     assert not search._places_are_open(None) and search.joint is None
     assert set(search.incumbent.kernels()) == {others[0], *plan.kernels()[1:]}
-    # What could gain less than a hundredth isn't timed.
+    # Kernels that could save less than a hundredth of the plan's cost aren't timed.
     costs.record(dict.fromkeys(others, None))
     search.joint, search.incumbent = plan, replace(plan, steps=plan.steps[:1])
     assert not search._places_are_open(None) and search.joint is None
@@ -178,7 +179,8 @@ def _seconds(value: float) -> Timing:
 
 
 def test_the_operators_of_the_original_are_timed_before_better_plans_are(tmp_path: Path) -> None:
-    """So that there is a measured plan at any deadline."""
+    """The first round measures the original's operators, so that at any later deadline there is a
+    plan with measured times."""
     costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
     graph = two_ways()
     (product,) = (r for r, members in graph.classes.items() if matmul_of(members))

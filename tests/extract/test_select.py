@@ -1,4 +1,4 @@
-"""Selection against brute force: shared work, cycles, constants, layouts."""
+"""Selection, compared with brute force: shared work, cycles, constants, layouts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ INF = float("inf")
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[EGraph, dict[Tensor, float]]:
-    """Up to six classes, with arguments anywhere, so that there are cycles and shared classes."""
+    """Draw up to six classes whose members read any classes, so that there are cycles and shared
+    classes, with the cost of each member."""
     count = draw(st.integers(2, 6))
     refs = [ref(n) for n in range(count)]
     classes: dict[ClassRef, list[Tensor]] = {refs[0]: [leaf(Input, 0)]}
@@ -71,7 +72,8 @@ def choices(graph: EGraph) -> Iterator[Mapping[ClassRef, Tensor]]:
 
 
 def dag_cost(graph: EGraph, chosen: Mapping[ClassRef, Tensor], costs: dict[Tensor, float]) -> float:
-    """What the members that the roots need cost together; infinite if they go in circles."""
+    """The cost of the members that the roots need, each counted once; infinite if there is a
+    cycle."""
     done: set[ClassRef] = set()
     open_: set[ClassRef] = set()
 
@@ -93,7 +95,7 @@ def dag_cost(graph: EGraph, chosen: Mapping[ClassRef, Tensor], costs: dict[Tenso
 
 
 def tree_costs(graph: EGraph, costs: dict[Tensor, float]) -> dict[ClassRef, float]:
-    """The least cost of each class where shared work counts each time."""
+    """The least cost of each class if shared work counts at every use."""
     best: dict[ClassRef, float] = dict.fromkeys(graph.classes, INF)
     for _ in graph.classes:
         for r, members in graph.classes.items():
@@ -125,14 +127,14 @@ Layered = tuple[EGraph, dict[ClassRef, list[Candidate]]]
 
 
 def layered(choices: Choices) -> Layered:
-    """Up to 25 classes with kernels that take and give different layouts, and with cycles."""
+    """Make up to 25 classes with cycles, whose kernels read and write different layouts."""
     count = choices.pick(range(3, 26))
     refs = [ref(n) for n in range(count)]
     classes: dict[ClassRef, list[Tensor]] = {refs[0]: [leaf(Input, 0)]}
     found: dict[ClassRef, list[Candidate]] = {refs[0]: []}
     layouts = ((0, 1), (1, 0))
     for n in range(1, count):
-        # One member reads classes before it, so that there is a plan.
+        # One member reads only earlier classes, so that there is a plan.
         members: list[Tensor] = [Op("Add", (choices.pick(refs[:n]), refs[n - 1]))]
         for _ in range(choices.pick(range(4))):
             pair = choices.pick(refs), choices.pick(refs)
@@ -174,7 +176,8 @@ def test_choices_at_once_are_valid_and_no_dearer(drawn: Layered, copy_s: float) 
 @pytest.mark.slow
 @pytest.mark.parametrize("thousand", range(10))
 def test_choices_at_once_are_valid_and_no_dearer_ten_thousand_times(thousand: int) -> None:
-    """A tenth of the solver's work for those that it doesn't prove: they took most of the time."""
+    """The solver does a tenth of its usual work, since the problems whose best plan it can't prove
+    took most of the time."""
     for seed in range(1000 * thousand, 1000 * (thousand + 1)):
         choices = RandomChoices(seed)
         drawn = layered(choices)
@@ -222,7 +225,7 @@ def test_shared_work_counts_once() -> None:
         kernel(unary("Tanh", a), 1.0),
         kernel(sum_, 1.0),
     ]
-    # 13 together; as a tree, with the exponential twice, 23.
+    # 10 + 1 + 1 + 1 = 13; counted as a tree, with the exponential twice, 23.
     plan = best(graph, *parts, kernel(other, 15.0))
     assert plan.cost_s == 13.0
     assert [s.member.label for s in plan.steps].count("Exp") == 1
@@ -231,7 +234,8 @@ def test_shared_work_counts_once() -> None:
 
 @pytest.mark.parametrize(("whole_s", "cost_s"), [(10.0, 12.0), (13.0, 15.0), (15.0, 16.0)])
 def test_slices_of_one_whole_are_taken_together(whole_s: float, cost_s: float) -> None:
-    """Each alone costs 8, less than the whole and a slice of it; both together may cost more."""
+    """A piece by itself costs 8, less than the whole and a slice of it. Both pieces cost 16, which
+    may be more than the whole and two slices."""
     x, whole = ref(0), ref(1)
     pieces = [ref(2, (1, 3)), ref(3, (1, 3))]
     halves = [Op("Slice", (whole,), (0, n, n + 1, 1)) for n in range(2)]
@@ -251,8 +255,8 @@ def test_slices_of_one_whole_are_taken_together(whole_s: float, cost_s: float) -
 
 
 def test_greedy_choices_share_what_many_may_read() -> None:
-    """Ten slices of one product, each of which alone costs less than the product. The solver isn't
-    asked."""
+    """Ten slices of one product. Each piece by itself costs less than the product, but all ten
+    cost more. Greedy choices find the product without the solver."""
     inputs = [ref(n, (1, 3)) for n in range(10)]
     whole, pieces = ref(10, (10, 3)), [ref(11 + n, (1, 3)) for n in range(10)]
     alone, product = [unary("Exp", x) for x in inputs], Op("Concat", tuple(inputs), (0,))
@@ -274,8 +278,8 @@ def test_greedy_choices_share_what_many_may_read() -> None:
 
 
 def test_a_selection_asks_for_each_price_once() -> None:
-    """Of several ways to a class, for all plans that are compared: what no plan takes isn't asked
-    for again. (What a plan takes is, when its steps are written down.)"""
+    """A selection compares several plans but asks once for the cost of a kernel that no plan takes.
+    (The costs of a plan's own kernels are asked for again when its steps are made.)"""
     x, classes = ref(0), [ref(n) for n in range(1, 4)]
     members = {r: [unary(name, below) for name in ("Relu", "Neg", "Exp")]
                for below, r in itertools.pairwise([x, *classes])}  # fmt: skip
@@ -290,7 +294,7 @@ def test_a_selection_asks_for_each_price_once() -> None:
 
 
 def test_copies_that_cost_next_to_nothing_are_not_made_for_nothing() -> None:
-    """As by FLOPs: a copy takes none, and its time is but a tie-breaker."""
+    """If costs are FLOPs, a copy costs almost nothing: its time only breaks ties."""
     x, whole = ref(0), ref(1)
     pieces = [ref(2, (1, 3)), ref(3, (1, 3))]
     halves = [Op("Slice", (whole,), (0, n, n + 1, 1)) for n in range(2)]
@@ -339,7 +343,8 @@ def test_a_cycle_is_never_chosen() -> None:
 
 
 def test_a_view_of_its_own_class_makes_no_circle() -> None:
-    """A class whose other layout is a view of it; two users that pay only together."""
+    """A view of a class is a member of that class, in another layout. Two users of the class pay
+    only together."""
     x, a, b, c = ref(0, (3, 3)), ref(1, (3, 3)), ref(2, (3, 3)), ref(3, (3, 3))
     turned = Op("Permute", (a,), ((1, 0),))
     graph = egraph(
@@ -419,7 +424,7 @@ def test_a_constant_without_a_term_is_an_error() -> None:
 
 
 def chain() -> tuple[EGraph, Op, Op]:
-    """relu(exp(x)), and the two members."""
+    """The e-graph of relu(exp(x)), and its two members Exp and Relu."""
     x, a, b = (ref(n) for n in range(3))
     first, second = unary("Exp", x), unary("Relu", a)
     return egraph({x: [leaf(Input, 0)], a: [first], b: [second]}, b), first, second
@@ -483,7 +488,7 @@ def test_a_permutation_is_free_if_the_consumer_takes_its_strides() -> None:
     assert [s.kernel.implementation for s in plan.steps] == ["torch.view", "given"]
     assert plan.cost_s == pytest.approx(3.0 + VIEW_S)
     assert plan.steps[1].args == ((t, (1, 0)),)
-    # No kernel takes them: the permutation's own is cheaper than a copy.
+    # No kernel reads the view's strides. The permutation's own kernel costs less than a copy.
     plan = best(graph, kernel(view, 2.0), kernel(relu, 3.0))
     assert plan.cost_s == 5.0
 

@@ -1,4 +1,4 @@
-"""Files that cannot be used cost a warning and their times, never an exception."""
+"""A profile's file that can't be used costs a warning and the times in it, never an exception."""
 
 import multiprocessing
 import os
@@ -37,7 +37,7 @@ def fill(path: Path, count: int = 300) -> None:
 
 
 def broken_files(path: Path) -> list[Path]:
-    """Databases that were moved aside; each may have its log beside it."""
+    """The broken databases that were moved aside, without their logs."""
     return [p for p in path.parent.glob(f"{path.name}.broken-*") if p.name[-4:] not in _LOGS]
 
 
@@ -136,8 +136,8 @@ def test_processes_that_meet_a_broken_file_end_with_one_good_file(path: Path) ->
 
 
 def test_a_file_that_another_process_is_making_is_no_broken_one(path: Path) -> None:
-    """SQLite writes the head of a file before its tables: whoever finds a broken file, and looks
-    again while another process replaces it, meets one that has no tables yet."""
+    """SQLite writes the header of a file before its tables. A process that has found a broken file,
+    and looks again while another process replaces it, may find a file without tables."""
     path.write_bytes(b"no database at all, only text\n" * 100)
     store = Store(path)
     with closing(sqlite3.connect(path.with_name("new"))) as db:
@@ -160,7 +160,8 @@ def test_a_path_that_cannot_be_a_directory_leaves_times_in_memory(tmp_path: Path
 
 
 def use_read_only(path: Path) -> None:
-    """Exit code 0: known times are read, new ones live in memory, and a warning said so."""
+    """Exit with code 0 if known times are read, new times are held in memory, and there was one
+    warning."""
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
@@ -226,9 +227,7 @@ def test_a_lock_that_stays_costs_the_call_and_not_the_file(
 
 
 @pytest.mark.parametrize("was_open", [True, False])
-def test_a_file_that_another_process_has_replaced_is_not_moved(
-    path: Path, was_open: bool
-) -> None:
+def test_a_file_that_another_process_has_replaced_is_not_moved(path: Path, was_open: bool) -> None:
     mine = Store(path)
     if was_open:
         fill(path, 1)
@@ -256,7 +255,7 @@ def test_a_forked_process_opens_a_connection_of_its_own(path: Path) -> None:
 
 # ---- a process that ends in the middle, and a disk that is full -----------------------
 
-# Records times one after another, saying each number once it is in the profile.
+# Records times one after another, and prints the number of each when it is in the profile.
 WRITER = """
 import sys
 from pathlib import Path
@@ -277,7 +276,7 @@ def multiplied(number: int) -> MeasurementKey:
 
 @pytest.mark.rotating
 def test_what_was_measured_outlives_processes_that_are_killed(path: Path) -> None:
-    """Two at a time write into one profile, until each is killed at some moment."""
+    """Two processes at a time write into one profile, until each is killed at some moment."""
     said: list[int] = []
     for turn in range(3):
         writers = [
@@ -304,7 +303,7 @@ def test_what_was_measured_outlives_processes_that_are_killed(path: Path) -> Non
     assert not broken_files(path)
 
 
-# A file that may not grow is what a full disk is like to those who write.
+# To a process that writes, a limit on the size of files looks like a full disk.
 FULL = """
 import resource, sys, warnings
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The target: a stable key, a roofline that makes sense, a text that comes back."""
+"""The target: its key is stable, its roofline is plausible, and it can be saved as a text and read
+back."""
 
 import json
 import subprocess

@@ -1,4 +1,5 @@
-"""Timing: order, counts and sanity; never how long something takes."""
+"""Timing: the order and number of calls, and plausible results. No test asserts how long a call
+takes."""
 
 import gc
 import time
@@ -17,7 +18,7 @@ def test_turns_are_taken_in_blocks_and_the_first_place_rotates() -> None:
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
         repeats=3, block=2, pause_s=0.0,
     )  # fmt: skip
-    # One call that is not counted and two that are, in every turn.
+    # In every turn, one call isn't counted and two are.
     assert "".join(calls) == "aaabbb" + "bbbaaa" + "aaabbb"
     assert {name: timing.samples for name, timing in timings.items()} == {"a": 6, "b": 6}
 
@@ -31,7 +32,7 @@ def test_every_turn_begins_with_a_pause() -> None:
         ends.append(time.perf_counter())
 
     time_interleaved({"a": call, "b": call}, repeats=2, block=1, pause_s=0.02)
-    # Every turn is two calls; between turns lies at least the pause.
+    # A turn has two calls; two turns are at least the pause apart.
     gaps = [starts[i] - ends[i - 1] for i in range(2, len(starts), 2)]
     assert len(gaps) == 3 and min(gaps) >= 0.02
 
@@ -76,7 +77,7 @@ def test_a_slow_call_is_not_made_more_often_than_needed() -> None:
 def test_something_else_runs_before_each_sample_and_is_not_counted(
     scatter: float, samples: int
 ) -> None:
-    """So many samples that scatter; the least number of those that are alike."""
+    """If the samples scatter, ``APART`` of them are taken; if they agree, the least number, 7."""
     calls: list[str] = []
     took = cycle([1e-6, 1e-6 + scatter])
 
@@ -107,7 +108,7 @@ def test_a_turn_ends_when_it_has_taken_too_long() -> None:
     assert 3 <= found["stalling"].samples <= 9
     assert counts["stalling"] == found["stalling"].samples + 3  # one a turn isn't counted
     assert time_interleaved({"stalling": stalling}, 2, 5, 0.0, turn_s=0.0)["stalling"].samples == 2
-    # One that is in time makes all its calls.
+    # A kernel that is in time makes all its calls.
     assert time_interleaved({"quick": quick}, 3, 50, 0.0, turn_s=600.0)["quick"].samples == 150
 
 
