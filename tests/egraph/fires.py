@@ -1,6 +1,7 @@
-"""Of each rule that searches one program of ``programs.py`` in which it fires.
+"""For each rule that searches, one program of ``programs.py`` in which the rule fires.
 
-A new rule stands beside a program here; one that fires no more in its program beside another.
+A new rule is listed beside a program here. A rule that no longer fires in its program is moved to
+another program.
 """
 
 FIRES: dict[str, str] = {

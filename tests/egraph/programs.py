@@ -1,6 +1,7 @@
-"""Small programs, each with the structure of something that models do, and their saturation.
+"""Small programs, each with the structure of a part of some model, and their saturated e-graphs.
 
-``saturated`` gives the e-graph of one of them; it is made once in a run, of all processes.
+``saturated`` returns the e-graph of a program. In a run of the tests it is made once, for all
+processes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from eqsynth.rules import RuleSet, load_rules
 from tests.shared import once
 from tests.terms import INF, it, leaf, op
 
-# Without the forms that proofs alone meet in.
+# Without the rules of `proof` numerics, whose forms only proofs ask for.
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
-# The e-nodes and the rounds of the phases bound the work; the deadline is for what hangs.
+# The numbers of e-nodes and of rounds bound the work. The deadline is only for a hang.
 LIMITS = Limits(enodes=20_000, deadline_s=3600.0)
 
 IMAGE = leaf("image", 1, 3, 6, 5)
@@ -59,7 +60,7 @@ def distributivity() -> Tensor:
 
 
 def square_beside_product() -> Tensor:
-    """(a @ b)^2 + a @ c: nothing is common here."""
+    """(a @ b)^2 + a @ c: the two terms have no common factor."""
     a, b, c = leaf("a", 2, 3), leaf("b", 3, 4), leaf("c", 3, 4)
     y = op("Matmul", a, b)
     return op("Add", op("Mul", y, y), op("Matmul", a, c))
@@ -72,7 +73,7 @@ def pooled_linear() -> Tensor:
 
 
 def residual_block() -> Tensor:
-    """relu(bn(conv(x)) + x), the normalization with running statistics."""
+    """relu(bn(conv(x)) + x), where bn normalizes with running statistics."""
     y = conv(weight("w", 3, 3, 3, 3), (1, 1), (1, 1), (1, 1))
     scale, shift = weight("scale", 1, 3, 1, 1), weight("shift", 1, 3, 1, 1)
     return op("Relu", op("Add", op("Add", op("Mul", y, scale), shift), IMAGE))
@@ -102,14 +103,14 @@ def layer_norm() -> Tensor:
 
 
 def shuffled_halves() -> Tensor:
-    """Slices, concatenated the other way, through a matrix product."""
+    """A matrix product of two slices that are concatenated in the other order."""
     x = leaf("x", 3, 6)
     left, right = (op("Slice", x, attrs=(1, a, b, 1)) for a, b in ((0, 2), (2, 6)))
     return op("Matmul", op("Concat", right, left, attrs=(1,)), weight("w", 6, 2))
 
 
 def steps_of_a_loop() -> Tensor:
-    """Rows of one tensor, each through the same matrix and a function."""
+    """The rows of one tensor, each times the same matrix, then a function."""
     x, w = leaf("x", 3, 1, 4), weight("w", 4, 2)
     rows = [
         op("Reshape", op("Slice", x, attrs=(0, n, n + 1, 1)), attrs=((1, 4),)) for n in range(3)
@@ -123,25 +124,25 @@ def part_of_a_normalization() -> Tensor:
 
 
 def broadcast_beside() -> Tensor:
-    """A sum of a row and a column, through a matrix product."""
+    """A matrix product of the sum of a row and a column."""
     rows, columns = leaf("r", 4, 1), leaf("c", 1, 5)
     return op("Matmul", op("Add", rows, columns), weight("w", 5, 3))
 
 
 def padded_average() -> Tensor:
-    """A padded tensor is nearly all zero: sums over it need the inside only."""
+    """A product with a padded tensor, most of which is zero: sums need its inside only."""
     padded = op("Pad", leaf("x", 3, 2), attrs=((0, 3), (0, 2), 0.0))
     return op("Matmul", padded, weight("v", 7, 2))
 
 
 def wide_convolution() -> Tensor:
-    """A convolution into a convolution of one point: the second is a product of matrices."""
+    """A convolution, then a 1x1 convolution, which is a product of matrices."""
     y = conv(weight("w", 2, 3, 3, 3), (1, 1), (1, 1), (1, 1))
     return op("Conv2d", y, weight("v", 2, 2, 1, 1), attrs=((1, 1), (0, 0), (1, 1), 1))
 
 
 def pad_and_crop() -> Tensor:
-    """Views of views: a crop of a padding, reshaped there and back, shifted and strided."""
+    """Views of views: padded, cropped, reshaped twice, shifted and strided."""
     padded = op("Pad", leaf("x", 4, 6), attrs=((1, 2), (1, 0), 0.0))
     cropped = op("Slice", padded, attrs=(0, 1, 5, 1))
     split = op("Reshape", op("Reshape", cropped, attrs=((2, 2, 8),)), attrs=((4, 2, 4),))
@@ -150,13 +151,13 @@ def pad_and_crop() -> Tensor:
 
 
 def split_and_merge() -> Tensor:
-    """Blocks of an axis, exchanged and merged again (Syno): a shuffle of channels."""
+    """An axis split into blocks, permuted and merged again: a shuffle of channels (Syno)."""
     blocks = op("Split", leaf("x", 2, 6), attrs=(1, 3))
     return op("Relu", op("Merge", op("Permute", blocks, attrs=((0, 2, 1),)), attrs=(1,)))
 
 
 def views_of_views() -> Tensor:
-    """Pairs of Syno's views that are one view, or two in another order."""
+    """Pairs of Syno's views that equal one view, or two views in another order."""
     x, row = leaf("x", 4, 6), leaf("row", 12)
     blocks, merged = op("Split", row, attrs=(0, 4)), op("Merge", x, attrs=(0,))
     pairs = [
@@ -186,7 +187,7 @@ def reduced_windows() -> Tensor:
 
 
 def elementwise() -> Tensor:
-    """Idle expansions, negations, activations, a mask and a choice."""
+    """Elementwise operators that cancel or repeat: expansions, negations, activations, a mask."""
     x, y = leaf("x", 2, 3), leaf("y", 3)
     a = op("Neg", op("Neg", op("Relu", op("Relu", op("Expand", x, attrs=((2, 3),))))))
     b = op("Maximum", op("Abs", op("Abs", x)), y)
@@ -194,7 +195,7 @@ def elementwise() -> Tensor:
 
 
 def scopes_by_hand() -> Tensor:
-    """Every law of scalar.egg, in a body that a frontend may hand over."""
+    """A scope whose body has a term for every law of scalar.egg."""
     read = Read(leaf("x", 2, 3), (it(0, 2), it(1, 3)))
     relu = Call("relu", (read,))
     parts = (
@@ -206,7 +207,8 @@ def scopes_by_hand() -> Tensor:
 
 
 def indices_by_hand() -> Tensor:
-    """Every law of index.egg: one term a law, each far enough from what others take first."""
+    """A scope whose body has a term for every law of index.egg. No other law rewrites the term
+    before its own law does."""
     h, w, c = it(0, 4), it(1, 6), it(2, 3)
     flat = h * 18 + w * 3 + c
     at = [
@@ -226,14 +228,14 @@ def indices_by_hand() -> Tensor:
 
 
 def one_of_a_batch() -> Tensor:
-    """A product of the second of two matrices that were stacked."""
+    """The second of two products of stacked matrices."""
     left = op("Concat", leaf("a", 1, 3, 4), leaf("b", 1, 3, 4), attrs=(0,))
     right = op("Concat", leaf("c", 1, 4, 2), leaf("d", 1, 4, 2), attrs=(0,))
     return op("Slice", op("Matmul", left, right), attrs=(0, 1, 2, 1))
 
 
 def taps_apart() -> Tensor:
-    """A convolution by each row of a kernel of two, and their sum."""
+    """The sum of two convolutions, each by one row of a kernel of two rows."""
     x, w = leaf("x", 1, 2, 4, 4), leaf("w", 3, 2, 2, 3, constant=True)
 
     def row(r: int) -> Tensor:
@@ -267,14 +269,14 @@ def odd_extents() -> Tensor:
 
 
 def counted_bools() -> Tensor:
-    """Bools beside a float are numbers, alone they are not."""
+    """Bools that are added to a float are numbers; bools that are added to each other aren't."""
     p, q = leaf("p", 3, dtype="bool"), leaf("q", 3, dtype="bool")
     beside = op("Add", op("Add", leaf("f", 3), p), q)
     return op("Add", beside, op("Add", p, q))
 
 
 def narrow_integers() -> Tensor:
-    """uint8 arithmetic that wraps, on its way into floats."""
+    """uint8 arithmetic that wraps before its result is multiplied by a float."""
     u, v = leaf("u", 4, dtype="uint8"), leaf("v", 4, dtype="uint8")
     wrapped = op("Mul", op("Neg", op("Sub", u, v)), leaf("f", 4))
     counted = op(
@@ -310,7 +312,7 @@ def transposed_conv(stride: Ints, dilation: Ints = (1, 1), groups: int = 1) -> T
 
 
 def band_attention(dilation: int = 2, softmax: bool = False) -> Tensor:
-    """GBMM(softmax(G2BMM(q, k)), v): sliding-window attention; or relu in the softmax's place."""
+    """GBMM(softmax(G2BMM(q, k)), v), sliding-window attention; with relu if not ``softmax``."""
     q, k, v = (leaf(name, 2, 6, 3) for name in "qkv")
     band = op("G2BMM", q, k, attrs=(1, dilation))
     weights = op("Softmax", band, attrs=(2,)) if softmax else op("Relu", band)
@@ -318,8 +320,8 @@ def band_attention(dilation: int = 2, softmax: bool = False) -> Tensor:
 
 
 def windowed_attention() -> Tensor:
-    """softmax(q k' in a band, else -inf) v, the band as `ones.tril(1).triu(-1)`, and 0 in rows that
-    see nothing: as torch writes out its attention under a mask."""
+    """softmax(q k' in a band, -inf elsewhere) v, and 0 in rows without any element of the band. The
+    band is `ones.tril(1).triu(-1)`. This is how torch decomposes attention under a mask."""
     q, k, v = (leaf(name, 8, 3) for name in "qkv")
     apart = op("Sub", *(op("Iota", attrs=((8, 8), axis, "int64")) for axis in (1, 0)))
     one, less = (op("Full", attrs=((), number, "int64")) for number in (1.0, -1.0))
@@ -340,7 +342,7 @@ def biased_chain() -> Tensor:
 
 
 def squared_distances(rows: int = 4, others: int = 2, width: int = 3) -> Tensor:
-    """Each row of x from each of y."""
+    """The squared distance of each row of x from each row of y."""
     x = op("Reshape", leaf("x", rows, width), attrs=((rows, 1, width),))
     apart = op("Sub", x, leaf("y", others, width))
     square = op("Pow", apart, op("Full", attrs=((), 2.0, "float32")))
@@ -356,7 +358,7 @@ def normalized_attention() -> Tensor:
 
 
 def repeated_rows() -> Tensor:
-    """Rows that repeat, one after the other and as a block, times a matrix."""
+    """Products with repeated rows: each row three times, and the whole block three times."""
     x = leaf("x", 2, 3)
     each = op("Expand", op("Reshape", x, attrs=((2, 1, 3),)), attrs=((2, 3, 3),))
     block = op("Expand", op("Reshape", x, attrs=((1, 2, 3),)), attrs=((3, 2, 3),))
@@ -373,19 +375,19 @@ def identity_matrix(dtype: str = "float32") -> Tensor:
 
 
 def rows_in_reverse() -> Tensor:
-    """t[2 - i], as the rows of a table at computed places."""
+    """t[2 - i]: the rows of a table at computed positions."""
     places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
     return op("Embedding", leaf("t", 3, 2), places)
 
 
 def one_hot_rows() -> Tensor:
-    """[i = j] as integers, and those as floats."""
+    """[i = j] cast to integers, then to floats."""
     i, j = (op("Iota", attrs=((3, 3), axis, "int64")) for axis in (0, 1))
     return op("Cast", op("Cast", op("Equal", i, j), attrs=("int64",)), attrs=("float32",))
 
 
 def looked_up_rows() -> Tensor:
-    """Rows of a product by data, and a product of rows of a table."""
+    """Rows of a product, picked by ids, and a product of rows of a table, picked by ids."""
     ids = leaf("ids", 2, dtype="int64")
     rows = op("Embedding", op("Matmul", leaf("a", 200, 3), leaf("b", 3, 2)), ids)
     table = op("Embedding", weight("t", 200, 3), ids)
@@ -393,7 +395,7 @@ def looked_up_rows() -> Tensor:
 
 
 def parallel_convolutions() -> Tensor:
-    """A 3x3 and a 1x1 convolution of one image, and the image."""
+    """The sum of a 3x3 convolution of an image, a 1x1 convolution of it, and the image."""
     wide = conv(weight("w3", 3, 3, 3, 3), (1, 1), (1, 1), (1, 1))
     narrow = conv(weight("w1", 3, 3, 1, 1), (1, 1), (0, 0), (1, 1))
     return op("Add", op("Add", wide, narrow), IMAGE)
@@ -412,7 +414,7 @@ def shared_input() -> Tensor:
 
 
 def flattened_patches() -> Tensor:
-    """im2col written out, reshaped into a matrix: a sum over three axes as one."""
+    """A convolution by im2col: the patches are reshaped, so that three reduced axes become one."""
     h, v, c, r, s = it(0, 3), it(1, 4), it(2, 2), it(3, 3), it(4, 3)
     patches = Scope((3, 4, 2, 3, 3), (), Read(leaf("x", 2, 3, 4), (c, h + r - 1, v + s - 1)))
     matrix = op("Reshape", patches, attrs=((12, 18),))
@@ -450,7 +452,7 @@ def attended_seen() -> Tensor:
 
 
 def windows_by_tiles() -> Tensor:
-    """A convolution of channels enough for fewer products to be less work."""
+    """A convolution with so many channels that computing it by tiles is less work."""
     image, filters = leaf("x", 1, 16, 4, 4), weight("w", 16, 16, 3, 3)
     return op("Conv2d", image, filters, attrs=((1, 1), (1, 1), (1, 1), 1))
 
@@ -541,12 +543,13 @@ def saturate(root: Tensor, rules: RuleSet = RULES, limits: Limits = LIMITS) -> E
 
 @cache
 def saturated(name: str) -> EGraph:
-    """The e-graph of a program with the default rules (``test_programs.py``: all members agree)."""
+    """The e-graph of a program, saturated with the default rules. ``test_programs.py`` checks that
+    all members of each e-class are equal."""
     return once(f"saturated-{name}", lambda: saturate(PROGRAMS[name]()))
 
 
 def least_flops(graph: EGraph) -> int:
-    """FLOPs of the program of fewest FLOPs that extraction finds."""
+    """The least FLOPs of a plan that extraction finds."""
     profile = Profile("none", path=None)
     try:
         costs = CostModel(measure_cpu_target(), profile, "flops")

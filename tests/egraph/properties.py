@@ -1,7 +1,9 @@
-"""What the tests of tactics share: a tactic's answers equal what it was asked of.
+"""Helpers of the tests of tactics: :func:`holds` checks that a tactic's answers for random scopes
+equal the scopes.
 
-Each property also counts what was accepted, so that a strategy that reaches nothing fails.
-Directed tests stand at the edges of the conditions: one step further a law would be wrong.
+A test also fails if the tactic answers for too few of the scopes. Besides these properties, the
+modules have directed tests at the edges of a law's conditions: one step further, the law would be
+wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Law = Callable[[Scope], Iterable[Path | Tensor]]
 
 
 def stated(name: str) -> ScopeRule:
-    """What a rule of scopes of ours says."""
+    """The syntax tree of one of our rules of scopes."""
     scopes = load_rules()[name].scopes
     assert scopes is not None
     return scopes
@@ -37,7 +39,8 @@ def stated(name: str) -> ScopeRule:
 def holds(
     turn: int, law: Law, strategy: st.SearchStrategy[Scope], *, accepted: int, examples: int = 50
 ) -> None:
-    """The law's answers equal their argument, and at least ``accepted`` examples have one."""
+    """Check that the law's answers equal their argument, and that at least ``accepted`` examples
+    have an answer."""
     counts: Counter[str] = Counter()
 
     @seed(turn)
@@ -67,7 +70,8 @@ BIAS = x(Index(0), shape=(1,), name="bias")
 
 @st.composite
 def contractions(draw: st.DrawFn) -> Scope:
-    """Two reads whose axes are batch, m, n and k iterators in any order, some of them odd."""
+    """Draw a product of two reads whose axes are batch, m, n and k iterators in any order. Some
+    indices are scaled and shifted, and some tensors are too small or too large."""
     extents = draw(st.lists(EXTENTS, min_size=4, max_size=6))
     places = draw(st.lists(st.sampled_from("bmnk"), min_size=len(extents), max_size=len(extents)))
     places[0] = "k"

@@ -17,9 +17,9 @@ from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 HEAD = ";; Status validated\n;; Numerics bitwise\n(ruleset mine)\n"
 SOUND = '(rewrite (Relu (Relu x)) (Relu x) :ruleset mine :name "sound")\n'
 UNSOUND = {
-    # What a member's type is inferred to be differs from its class's.
+    # The inferred type of a member differs from the type of its e-class.
     "turn": '(rewrite (Relu x) (Permute x (vec-of 1 0)) :ruleset mine :name "turn")\n',
-    # The engine itself finds two shapes for one class.
+    # The engine itself finds two shapes for one e-class.
     "swap": '(rewrite (Matmul x y) (Matmul y x) :ruleset mine :name "swap")\n',
 }
 

@@ -50,8 +50,9 @@ def test_folding_constants(turn: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_folding_keeps_reductions_that_the_body_does_not_use(dtype: str) -> None:
-    """``sum[k<6] 0.5 * w * x`` is three times w * x; of integers the 0.5 makes it a float, and 3
-    wouldn't, so the canonical form keeps the sum (found by ``eqsynth rules check``)."""
+    """``sum[k<6] 0.5 * w * x`` is 3 * w * x. If w and x are integers, the factor 0.5 makes the term
+    a float but the factor 3 wouldn't, so the canonical form keeps the sum (found by ``eqsynth rules
+    check``)."""
     a, w = leaf("a", 1, dtype=dtype), leaf("w", 1, dtype=dtype, constant=True)
     body = product([Num(0.5), Read(a, (it(0, 1),)), Read(w, (it(0, 1),))])
     scope = canonical(Scope((1,), (6,), body))
@@ -68,7 +69,7 @@ def test_hoisting(turn: int) -> None:
 @pytest.mark.parametrize("reducer", ["prod", "sum"])
 @pytest.mark.parametrize("extent", [0, 3])
 def test_hoisting_keeps_reductions_that_the_body_does_not_use(reducer: str, extent: int) -> None:
-    """The product of a thrice is its cube; the sum of nothing is zero."""
+    """The product of a over three values is the cube of a; a sum over no values is zero."""
     scope = canonical(Scope((2, 2), (extent,), x(it(0, 2), shape=(2,)), reducer))
     hoisted = answers(HOIST, scope)
     for answer in hoisted:
@@ -85,7 +86,7 @@ def test_nothing_is_factored_out_of_an_empty_sum() -> None:
 
 @st.composite
 def sums_of_products(draw: st.DrawFn) -> Scope:
-    """``L {sum a*b}[x] + {sum a*c}[x] + …``, the parts of their own reduction order."""
+    """Draw ``L {sum a*b}[x] + {sum a*c}[x] + …``; the parts may reduce in different orders."""
     rows = draw(EXTENTS)
     columns, inner = draw(EXTENTS), draw(EXTENTS)
     i, j, k, m = It(0, rows), It(1, columns), It(2, inner), It(3, 2)
@@ -120,7 +121,7 @@ def test_common_factors(turn: int) -> None:
 
 
 def test_a_square_is_no_term_of_a_common_factor() -> None:
-    """y*y + a@c with y = a@b: one object read twice is still a square."""
+    """y*y + a@c with y = a@b: the two reads of y are one object, but y*y isn't a term a@b."""
     i, j, k = it(0, 2), it(1, 2), it(2, 3)
     a = x(i, k, shape=(2, 3), name="a")
     left, right = (Scope((2, 2), (3,), Prod((a, x(k, j, shape=(3, 2), name=n)))) for n in "bc")
@@ -133,7 +134,8 @@ def test_a_square_is_no_term_of_a_common_factor() -> None:
 
 
 def test_common_factors_are_over_the_same_iterators() -> None:
-    """a[2k, k, l] and a[2k, l, k] differ, though each index looks like one of the other's."""
+    """a[2k, k, l] and a[2k, l, k] are different factors, although their indices are equal up to
+    order."""
     i, k, m = it(0, 2), it(1, 3), it(2, 3)
     other = [x(i, k, shape=(2, 3), name=n) for n in "bc"]
     one = x(2 * k, k, m, shape=(5, 3, 3), name="a")
@@ -148,7 +150,7 @@ def test_common_factors_are_over_the_same_iterators() -> None:
 
 @st.composite
 def products_of_sums(draw: st.DrawFn) -> Scope:
-    """``sum_y a * {b + c}[p]``: pieces of a concatenation, or broadcasts."""
+    """Draw ``sum_y a * {b + c}[p]``, where b and c are pieces of a concatenation or broadcasts."""
     rows, columns, size = draw(EXTENTS), draw(EXTENTS), draw(st.integers(2, 5))
     cut = draw(st.integers(1, size - 1))
     i, k = it(0, rows), it(1, size)

@@ -1,4 +1,5 @@
-"""Windows by tiles in the e-graph: where the law answers, and that what it makes is equal."""
+"""Windows computed by tiles, in the e-graph: where the law answers, and that its answers are equal
+to the windows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def saturated(expression: Expr, rules: RuleSet = RULES) -> EGraph:
 
 
 def sides(graph: EGraph) -> set[int]:
-    """The outputs along the sides of tiles: rows of A, which has more columns."""
+    """The outputs along a side of the e-graph's tiles: the rows of each literal matrix that has
+    more columns than rows (the output matrix)."""
     members = [m for own in graph.classes.values() for m in own if isinstance(m, Op)]
     shapes = [member.shape for member in members if is_literal(member)]
     return {rows for rows, columns in shapes if rows < columns}
@@ -45,7 +47,7 @@ def both() -> Expr:
 
 
 def along_one(taps: int, channels: int = 64, size: int = 24) -> Expr:
-    """A window of one row."""
+    """A convolution whose kernel has one row."""
     x = eqsynth.input("x", (1, channels, 2, size))
     w = eqsynth.weight("w", (channels, channels, 1, taps))
     return ops.conv2d(x, w, padding=(0, taps // 2))
@@ -78,15 +80,29 @@ def square(taps: int, size: int = 8) -> Expr:
         (both(), set(), set()),
     ],
     ids=[
-        "padded", "odd", "tiles mostly beyond the end", "dilated", "large", "2 by 2", "5 by 5",
-        "1 by 3", "1 by 5", "few channels", "strided", "a channel a group", "groups",
-        "not many channels", "one channel", "filters that are computed",
+        "padded",
+        "odd",
+        "tiles mostly beyond the end",
+        "dilated",
+        "large",
+        "2 by 2",
+        "5 by 5",
+        "1 by 3",
+        "1 by 5",
+        "few channels",
+        "strided",
+        "a channel a group",
+        "groups",
+        "not many channels",
+        "one channel",
+        "filters that are computed",
     ],
 )
 def test_where_fewer_products_are_less_work(
     expression: Expr, real: set[int], losing: set[int]
 ) -> None:
-    """By the outputs along the sides of tiles, of what is `real` and of what is `cancels`."""
+    """The law is used only where tiles are less work. ``real`` and ``losing`` are the outputs along
+    a side of the tiles of `real` and of `cancels` numerics."""
     graph = saturated(expression)
     assert bool(graph.matches.get("correlate")) == bool(real)
     assert bool(graph.matches.get("correlate-losing")) == bool(losing)
@@ -96,7 +112,8 @@ def test_where_fewer_products_are_less_work(
 
 
 def test_what_is_real_is_decided_by_how_roundings_grow() -> None:
-    """Of all sizes that there are, along one axis and along two; with some room on both sides."""
+    """Of all algorithms, those whose roundings grow at most by ``GROWN`` are `real`. Along two axes
+    the growths multiply. No growth is close to the limit."""
     grown = {size: growth(correlation(*size)) for size in sizes()}
     assert {size for size in grown if grown[size] <= GROWN} == {
         (3, 2), (2, 3), (5, 2), (4, 3), (3, 4), (2, 5)

@@ -1,4 +1,4 @@
-"""Splitting a summation, boundaries, the order of the traversal."""
+"""Splitting a summation, tightening its boundaries, and the order of its traversal."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_what_is_zero_is_cut_off() -> None:
 
 
 def test_what_is_zero_is_cut_off_in_any_order_of_axes_and_factors() -> None:
-    """A benchmark measures what canonical forms are worth: without them axes and factors keep
-    their orders, but what is compared, to check a step, is in canonical form."""
+    """Without canonical forms, as a benchmark measures them, axes and factors keep their order. The
+    check of a step still compares canonical forms, so the step is found."""
     padded = x(it(1, 6) - 1, it(2, 2), shape=(3, 2))
     scope = Scope((3, 6), (2,), Prod((padded, x(it(0, 3), it(2, 2), shape=(3, 2), name="w"))))
     token = CANONICAL.set(False)
@@ -95,7 +95,7 @@ def test_what_is_zero_is_cut_off_in_any_order_of_axes_and_factors() -> None:
 @settings(max_examples=times(1))
 @given(_MIXED)
 def test_the_support_holds_every_point_that_is_not_zero(drawn: Scope) -> None:
-    """Against the values: outside of the support the body is zero."""
+    """Outside of the support of an iterator, the values of the body are zero."""
     scope = canonical(drawn)
     if not is_product(scope) or 0 in scope.extents:
         return
@@ -115,5 +115,5 @@ def test_the_support_holds_every_point_that_is_not_zero(drawn: Scope) -> None:
 def test_the_order_of_the_traversal(turn: int) -> None:
     strategy = st.one_of(_WINDOWED, contractions(), scopes())
     law: Law = lambda s: some(end(derivation.traversal_order(s)))  # noqa: E731
-    # Few are answered: of 50 it was one, in one of the turns.
+    # The law answers for few scopes: in one of the turns, for one in 50.
     holds(turn, law, strategy, accepted=3, examples=150)

@@ -1,4 +1,4 @@
-"""The engine's steps on a schema of a dozen constructors."""
+"""The steps of the engine, tested on a schema of a dozen constructors."""
 
 from __future__ import annotations
 
@@ -282,7 +282,8 @@ def test_deep_and_shared_terms(engine: Engine) -> None:
 
 
 def test_what_has_a_name_is_not_built_again(rules: RuleSet) -> None:
-    """A chain takes rows in its length, and what an earlier insertion has put in takes none."""
+    """Adding a chain of terms takes as many rows as new terms; terms of an earlier insertion take
+    none."""
     names = Names(rules)
     term: Any = ("Input", "x", [2])
     for added in (300, 20):

@@ -1,4 +1,4 @@
-"""Expanded forms: of random scopes equal to them, and what each step makes of an example."""
+"""Expanded forms: those of random scopes equal the scopes, and examples for each step."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_of_two_integers_one_is_larger_whatever_comes_round() -> None:
 
 
 def test_quotients_and_rests_of_integers() -> None:
-    """Of all integers of eight bits, which come round: any functions of functions."""
+    """Random functions of all 8-bit integers, which wrap around, have the values of their forms."""
 
     def made(choices: RandomChoices, depth: int) -> Scalar:
         if not depth:
@@ -251,7 +251,7 @@ def test_what_loses_digits_is_apart() -> None:
     turned = total([Num(1), product([Num(-1), call("sigmoid", X)])])
     assert not same(call("sigmoid", NEGATIVE), turned)
     assert same(call("sigmoid", NEGATIVE), turned, cancels=True)
-    # One difference alone is no less exact than its operands.
+    # A product with a single difference loses no digits when it is multiplied out.
     assert same(Prod((X, DIFFERENCE)), total([Prod((X, X)), Prod((Num(-1), X, Y))]))
 
 
@@ -284,7 +284,7 @@ def test_sums_are_taken_forward_and_what_does_not_depend_stands_outside() -> Non
 
 
 def test_products_maxima_and_truths_that_are_not_taken_apart() -> None:
-    """Beside each what its parts would be: of the two sides the forms differ."""
+    """Pairs of a reduction and a wrong decomposition of it. The two sides have different forms."""
     i, k = it(0, 2), it(1, 3)
     x, y = (Read(leaf(name, 2, 3), (i, k)) for name in "xy")
     above, below = (call("gt", one, Num(0)) for one in (x, y))
@@ -312,8 +312,8 @@ def test_products_maxima_and_truths_that_are_not_taken_apart() -> None:
 
 
 def test_a_reduction_of_few_values_is_written_out() -> None:
-    """``max_k x[i, k]``, k < 3, is ``max(x[i, 0], x[i, 1], x[i, 2])``; of a reduction of more than
-    16 values only the shorter iterators are written out."""
+    """``max_k x[i, k]`` for k < 3 is ``max(x[i, 0], x[i, 1], x[i, 2])``. Of a reduction of more
+    than 16 values, only the shorter iterators are written out."""
     x, y = leaf("x", 2, 3), leaf("y", 2, 3, 9)
     i, k, m = it(0, 2), it(1, 3), it(2, 9)
     for reducer, fn in (("max", "max"), ("min", "min")):
@@ -336,7 +336,7 @@ def test_a_reduction_of_few_values_is_written_out() -> None:
 
 
 def test_truths_are_counted_among_integers() -> None:
-    """``sum_k [i[x] = k] * {[k = j]}[k, j]`` of int64 is ``[i[x] = j]``, and a sum of truths counts
+    """``sum_k [i[x] = k] * {[k = j]}[k, j]`` in int64 is ``[i[x] = j]``. A sum of truths counts
     them in int64."""
     i, j, k = it(0, 3), it(1, 4), it(2, 4)
     ids = Read(leaf("ids", 3, dtype="int64"), (i,))
@@ -352,7 +352,8 @@ def test_truths_are_counted_among_integers() -> None:
 
 
 def test_the_largest_is_compared_where_any_is() -> None:
-    """``any_k x[i, k] > 0`` is ``{max_k x}[i] > 0``, and ``all_k`` the same of the minimum."""
+    """``any_k x[i, k] > 0`` is ``{max_k x}[i] > 0``, and ``all_k x[i, k] > 0`` is
+    ``{min_k x}[i] > 0``."""
     i, k = it(0, 2), it(1, 5)
     x = Read(leaf("x", 2, 5), (i, k))
     for reducer in ("max", "min"):
@@ -366,9 +367,9 @@ def test_the_largest_is_compared_where_any_is() -> None:
 
 @pytest.mark.parametrize("name", ["y4", "y5", "y9", "y10", "y11", "y12", "y13", "y20"])
 def test_a_maximum_of_maxima_is_taken_as_it_is_written(name: str) -> None:
-    """``min_k abs(y[k])``, k < 4: as a polynomial a part of it is the negative of a minimum of
-    maxima, and a part of that again a maximum of minima. Which of the two is written depends on
-    digests, and so on the name: for these names the form was opened without an end."""
+    """In the polynomial of ``min_k abs(y[k])`` for k < 4, a part is the negative of a minimum of
+    maxima, a part of which is a maximum of minima. Digests, and so the name of y, decide which of
+    the two forms is written. For these names the expansion never ended."""
     y = leaf(name, 4)
     least = Scope((), (4,), call("abs", Read(y, (it(0, 4),))), "min")
     form = expanded(canonical_term(least), map_of, points=True)  # type: ignore[arg-type]
@@ -386,13 +387,14 @@ def test_what_is_left_as_it_is() -> None:
 
 
 def test_a_sum_goes_over_what_is_not_zero() -> None:
-    """``sum_k x[i + k] * w[k - j]``, k < 6, w of 3 elements: k is j + u."""
+    """``sum_k x[i + k] * w[k - j]`` for k < 6 and w of 3 elements becomes a sum over u < 3, with
+    k = j + u."""
     i, j, k = it(0, 2), it(1, 4), it(2, 6)
     x, w = leaf("x", 7), leaf("w", 3)
     form = expanded(Scope((2, 4), (6,), Prod((Read(x, (i + k,)), Read(w, (k - j,))))), map_of)
     u = it(2, 3)
     assert form == canonical_term(Scope((2, 4), (3,), Prod((Read(x, (i + j + u,)), Read(w, (u,))))))
-    # Over k < 5 the last value of w is read outside of the sum: it stays as it is.
+    # For k < 5, j + u isn't always a value of k, so the sum stays over k.
     k = it(2, 5)
     short = Scope((2, 4), (5,), Prod((Read(x, (i + k,)), Read(w, (k - j,)))))
     form = expanded(short, map_of) or short
@@ -419,7 +421,7 @@ def test_two_rotations_are_one() -> None:
 
 
 def test_groups_are_cut_apart() -> None:
-    """``x[i // 2 * 3 + k]``, i < 4: rows 0 and 1 read x[k], rows 2 and 3 x[3 + k]."""
+    """``x[i // 2 * 3 + k]`` for i < 4: rows 0 and 1 read x[k], rows 2 and 3 read x[3 + k]."""
     i, k = it(0, 4), it(1, 3)
     x, w = leaf("x", 6), leaf("w", 4, 3)
     form = expanded(Scope((4,), (3,), Prod((Read(x, (i // 2 * 3 + k,)), Read(w, (i, k))))), map_of)
@@ -433,7 +435,7 @@ def summed_up(body: Scalar) -> Tensor:
 
 
 def test_prefix_sums_are_one_sum_and_elements() -> None:
-    """Sums over k <= i, and over k < i, and the element between them."""
+    """The sum over k <= i is the sum over k < i plus element i."""
     i, k, x = it(0, 4), it(1, 4), Read(leaf("x", 4), (it(1, 4),))
 
     def upto(place: Index) -> Scalar:
@@ -443,7 +445,7 @@ def test_prefix_sums_are_one_sum_and_elements() -> None:
     minus = product([Num(-1), at])
     assert summed_up(total([upto(i), minus])) == summed_up(upto(i - 1))
     assert summed_up(total([upto(i), at])) != summed_up(upto(i + 1))
-    # The element that a condition picks has to be one.
+    # A condition picks an element only if its place is a value of k for every i.
     after = Prod((Cast("float32", call("eq", Value(k), Value(i + 1))), x))
     assert summed_up(after) != summed_up(Read(x.tensor, (i + 1,)))
     assert summed_up(at) == summed_up(product([Num(0.25), Read(x.tensor, (i,))]))
@@ -459,7 +461,8 @@ def test_what_one_factor_alone_has_is_summed_in_it() -> None:
 
 
 def test_ids_that_are_concatenated_are_cut_apart() -> None:
-    """Outside of a tensor of integers is 0, beside which the others keep their dtype."""
+    """In each piece of the concatenation, the read of the other tensor is out of range and 0. The
+    sum without it keeps its dtype int64."""
     p, q = (Read(leaf(n, 2, dtype="int64"), (it(0, 4) - at,)) for n, at in (("p", 0), ("q", 2)))
     picked = Cast("float32", call("eq", total([p, q]), Value(it(1, 3))))
     form = expanded(canonical(Scope((4, 3), (), picked)), map_of)

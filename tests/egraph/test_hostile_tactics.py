@@ -1,5 +1,5 @@
-"""Tactics can't be unsound: each is replaced by one that says steps at random, and by one that says
-terms. Whatever gets into the e-graph is equal all the same."""
+"""Tactics can't be unsound. Each tactic is replaced by one that proposes random steps, then by one
+that proposes random terms, and all members of an e-class are still equal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from tests.turns import PARTS, by_turns
 
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
 LIMITS = Limits(400, 20.0)
-# One of each kind of what laws are about: products, sums, windows, maxima, maps, gathers, numbers.
+# A program for each kind of laws: of products, sums, windows, maxima, maps, gathers and numbers.
 NAMES = (
     "attention", "biased-chain", "padded-maximum", "softmax", "looked-up-rows", "taps-apart",
     "identity-matrix", "residual-block", "squared-distances", "pad-and-crop", "rows-in-reverse",
@@ -74,7 +74,7 @@ NAMES = (
 
 
 class Proposals:
-    """Steps from a term, as little thought out as can be."""
+    """Random steps from a term. Their arguments mostly make no sense."""
 
     def __init__(self, random: Random, view: View) -> None:
         self.random, self.view = random, view
@@ -107,7 +107,8 @@ class Proposals:
         return tuple(group for group in both if group or self.random.random() < 0.1)
 
     def _scope(self, tensor: Tensor) -> Scope:
-        """Most often a member of the class, else any scope, of the same type if there is one."""
+        """Return a scope: mostly a member of the e-class, otherwise any scope, preferably of the
+        same type."""
         own = self.view.scopes(tensor) if isinstance(tensor, ClassRef) else []
         alike = [scope for scope in self.scopes if scope.type == tensor.type]
         options = [found for found in (own, own, alike, self.scopes) if found]
@@ -136,12 +137,13 @@ class Proposals:
         return Pick(summed, picked, bare(value))
 
     def _operator(self, tensor: Tensor) -> Op:
-        """Most often a member of the class, else any operator."""
+        """Return an operator: mostly a member of the e-class, otherwise any operator."""
         own = self.view.operators(tensor) if isinstance(tensor, ClassRef) else []
         return self.random.choice([*own] * 4 + self.operators)
 
     def _term(self, tensor: Tensor) -> Tensor:
-        """A member of the class or another operator, its arguments perhaps in other shapes."""
+        """Return a member of the e-class or another operator, perhaps with arguments of other
+        shapes."""
         op = self._operator(tensor)
         args = list(op.args)
         if args and self.random.random() < 0.5:
@@ -246,7 +248,7 @@ class Proposals:
         return Uncount(other, self.recount(other).counts)
 
     def same(self, scope: Scope) -> Same:
-        """The scope with its axes or parts elsewhere, or any other."""
+        """Return the scope with its axes or parts in another order, or any other scope."""
         its = traversal_iterators(scope)
         kind = self.random.choice(("order", "view", "part", "terms", "box", "body", "any"))
         found = Same(self._scope(scope))
@@ -285,7 +287,7 @@ class Proposals:
 
 
 def saying_steps(random: Random) -> Callable[[str], Any]:
-    """Tactics that say steps at random, a few for each request."""
+    """Tactics that propose a few random steps for each request."""
 
     def tactic(law: str) -> Any:
         def hostile(view: View, row: Sequence[Any]) -> Iterator[tuple[Step, ...]]:
@@ -302,7 +304,7 @@ def saying_steps(random: Random) -> Callable[[str], Any]:
 
 
 def saying_terms(random: Random) -> Callable[[str], Any]:
-    """Tactics that say any term of the right type."""
+    """Tactics that propose random terms of the right type."""
 
     def tactic(_law: str) -> Any:
         def hostile(view: View, row: Sequence[Any]) -> Iterator[Any]:
@@ -319,7 +321,8 @@ def saying_terms(random: Random) -> Callable[[str], Any]:
 
 
 class Door:
-    """What became of the answers: how many were taken of each law of the calculus, or refused."""
+    """Counts the proposals that were accepted and those that were refused, by law of the
+    calculus."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken: Counter[str] = Counter()
@@ -362,7 +365,8 @@ DEFINE = frozenset({"definition", "view", "reduction"})
 def said_at_random(
     monkeypatch: pytest.MonkeyPatch, seed: int, names: Sequence[str], but: frozenset[str] = DEFINE
 ) -> Door:
-    """Whatever random steps put into the e-graphs of these programs is equal."""
+    """Saturate programs with random steps. ``saturated`` checks that all members of each e-class
+    are equal."""
     door = replace_all(monkeypatch, saying_steps(Random(seed)), but)
     for name in names:
         saturated(name)
@@ -374,7 +378,7 @@ def said_at_random(
 def test_steps_at_random_are_equalities_or_refused(
     turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two programs a day, each on two days, by other steps."""
+    """Each turn saturates two of the programs. Over all turns, every program occurs."""
     assert len(NAMES) < 2 * PARTS
     said_at_random(monkeypatch, turn, [NAMES[(turn + n * PARTS) % len(NAMES)] for n in (0, 1)],
                    DEFINE if turn % 2 else frozenset())  # fmt: skip
@@ -385,23 +389,23 @@ def test_each_law_is_taken_and_refused_at_random(monkeypatch: pytest.MonkeyPatch
     door = said_at_random(monkeypatch, 0, NAMES)
     assert len(door.taken) >= 10, door.taken
     assert sum(door.taken.values()) > 100
-    # Each law was asked for what it has to refuse.
+    # Each law was given arguments that it has to refuse.
     assert {kind.__name__ for kind in CALCULUS} - {"Least", "Place", "Gather"} <= {*door.refused}
 
 
 def test_terms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without definitions there would be no terms.
+    # The tactics of definitions stay, since without definitions there would be no scopes.
     door = replace_all(monkeypatch, saying_terms(Random(0)), DEFINE)
     for name in NAMES[:4]:
         saturated(name)
-    # A path is as good as its steps: without any it is what was asked about.
+    # A path without steps ends at the term of the request, so only bare terms are refused.
     assert set(door.refused) == {"term"} and door.refused["term"] > 50
     assert set(door.taken) == {"Define"}
 
 
 @pytest.mark.rotating
 def test_a_hypothesis_has_to_stand_in_the_e_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check can fail: without it a wrong answer gets in, and is seen."""
+    """If hypotheses aren't checked, a wrong answer gets into the e-graph and is noticed."""
     monkeypatch.setattr(answers, "_is_known", lambda _view, _tensor, _equal: True)
     replace_all(monkeypatch, saying_steps(Random(0)))
     with pytest.raises((EquivalenceError, EqsynthError)):

@@ -1,5 +1,5 @@
-"""Laws of sums, of what broadcasts, of diagonals and of rows by data, as properties and at their
-edges (``properties.py`` says how)."""
+"""Laws of sums, broadcasts, diagonals and rows picked by data: properties and directed tests
+(``properties.py``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELTA = stated("delta-under-sum")
 
 @st.composite
 def sums(draw: st.DrawFn) -> Scope:
-    """``sum_y (f + g)``, its terms numbers, products and functions."""
+    """Draw ``sum_y (f + g)``, whose terms are numbers, products and functions."""
     extents = [draw(EXTENTS) for _ in range(3)]
     its = [It(slot, extent) for slot, extent in enumerate(extents)]
     terms: list[Scalar] = []
@@ -67,7 +67,7 @@ def test_constant_terms_meet() -> None:
 
 
 def test_small_integers_are_not_summed_apart() -> None:
-    """The sum of two int8 wraps; carried out in int64 it doesn't."""
+    """a + b in int8 wraps. The sums of a and of b are in int64 and don't."""
     a, b = (Read(leaf(n, 3, dtype="int8"), (it(0, 3),)) for n in "ab")
     assert end(linear.term_split(Scope((), (3,), Sum((a, b))))) is None
 
@@ -103,7 +103,7 @@ def test_sums_of_integers_are_not_multiplied_out() -> None:
 
 
 def test_infinite_fills_are_not_multiplied_out() -> None:
-    """inf * (f - inf) is -inf; inf * f - inf * inf is no number."""
+    """Out of range, inf * (-inf + 1) is -inf, but inf * -inf + inf * 1 is NaN."""
     f, g = (Read(leaf(n, 3), (it(0, 4),), fill) for n, fill in (("f", INF), ("g", -INF)))
     assert end(linear.multiply_out(Scope((), (4,), Prod((f, Sum((g, Num(1.0)))))))) is None
 
@@ -165,7 +165,7 @@ def test_what_repeats_is_computed_once(turn: int) -> None:
 def test_a_quotient_needs_its_iterator_in_one_place() -> None:
     h, k = it(0, 6), it(1, 3)
     inside = x(h // 2, k, shape=(3, 3))
-    # A bare read: nothing is computed.
+    # The body is a single read, so there is nothing to compute less often.
     assert end(linear.quotient(Scope((6,), (3,), inside))) is None
     both = Prod((inside, x(h, shape=(6,), name="y")))
     assert end(linear.quotient(Scope((6,), (3,), both))) is None
@@ -222,7 +222,7 @@ def test_numbers_in_place_of_constant_tensors() -> None:
 
 
 def test_rows_of_a_product_are_rows_of_its_factor() -> None:
-    """Ids are below 100 in these tests."""
+    """Rows of a @ b are rows of a, times b. Tests draw ids below 100, and tables have 200 rows."""
     r, j, k = it(0, 200), it(1, 2), it(2, 3)
     ids = leaf("ids", 2, dtype="int64")
     product_ = Prod((x(k, r, shape=(3, 200)), x(k, j, shape=(3, 2), name="b")))
@@ -232,13 +232,13 @@ def test_rows_of_a_product_are_rows_of_its_factor() -> None:
     assert answer is not None
     assert_equal(whole, answer)
     longer = Prod((x(r, k, shape=(201, 3)), x(k, j, shape=(3, 2), name="b")))
-    # Row 200 would be found there and not in the product.
+    # The factor has a row 200, which the product doesn't have.
     beyond = canonical(Scope((200, 2), (3,), longer))
     assert end(path(op("Embedding", beyond, ids), Gather(beyond))) is None
 
 
 def test_rows_of_a_product_of_tables_of_any_rank() -> None:
-    """An embedding has a table of two axes, the factors have one, two and three."""
+    """An embedding's table has two axes; the factors of the table have one, three and two axes."""
     r, j, k = it(0, 200), it(1, 2), it(2, 3)
     ids = leaf("ids", 2, dtype="int64")
     factors = (
@@ -289,7 +289,7 @@ def flats_of(read: Read) -> list[Scope]:
 
 
 def window(size: int, shift: int, name: str, constant: bool = True) -> Read:
-    """``sum_{c,r} a[c, h + r - shift] w[f, c, r]``, two channels."""
+    """A read of ``L_{f,h} sum_{c,r} a[c, h + r - shift] w[f, c, r]``, with two channels c."""
     f, h, c, r = it(0, 2), it(1, 5), it(2, 2), it(3, size)
     weight = Read(leaf(name, 2, 2, size, constant=constant), (f, c, r))
     body = Prod((x(c, h + r - shift, shape=(2, 5), name="a"), weight))
@@ -330,4 +330,3 @@ def test_windows_that_do_not_lie_in_each_other_stay_apart() -> None:
     assert not list(common_factor(scope, flats_of))
     data = canonical(Scope((2, 5), (), Sum((window(5, 2, "w"), window(3, 1, "v", False)))))
     assert not list(common_factor(data, flats_of))
-

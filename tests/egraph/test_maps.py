@@ -1,5 +1,5 @@
-"""Laws of parts and of monotone functions, as properties and at their edges (``properties.py`` says
-how), and what programs win by them."""
+"""Laws of parts and of monotone functions: properties, directed tests (``properties.py``), and
+programs that these laws improve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.turns import by_turns
 
 @st.composite
 def partial(draw: st.DrawFn) -> Scope:
-    """A function of reads at any affine index, some of them outside of their tensors."""
+    """Draw a function of reads at affine indices, some of them out of range."""
     i, j, k = (It(slot, draw(EXTENTS)) for slot in range(3))
     terms: list[Scalar] = []
     for name in "ab":
@@ -55,7 +55,8 @@ def parts(scope: Scope) -> Iterator[Scope]:
 
 
 def test_an_infinite_fill_is_made_no_element() -> None:
-    """Sums take elements to be finite: one of -inf, times 0 outside of w, would be left out."""
+    """A fill of -inf can't become an element of a sum. Laws of sums take elements to be finite, and
+    would drop the term -inf * 0 where w is out of range."""
     beside = Read(leaf("w", 5), (it(0, 2) * 4,))
     for fill, found in ((2.0, True), (-INF, False)):
         read = Read(leaf("t", 2, 3), (Index(3), it(1, 3)), fill)
@@ -131,7 +132,7 @@ def test_the_largest_of_an_increasing_function(turn: int) -> None:
 
 
 def test_every_increasing_function_increases() -> None:
-    """On numbers of both signs, near each other and far apart."""
+    """Values of both signs, near each other and far apart, are in order after the function."""
     values = sorted([-50.0, -3.0, -1.0, -1e-6, 0.0, 1e-6, 0.5, 0.5000001, 1.0, 3.0, 50.0])
     for name in INCREASING:
         function = FUNCTIONS[name]
@@ -227,7 +228,7 @@ def test_it_is_proved(program: Expr, target: Expr) -> None:
 def test_a_map_goes_into_a_sum_that_takes_each_element_once(
     kernel: int, stride: int, fused: bool
 ) -> None:
-    """Windows that overlap would compute it again for each of them."""
+    """A map isn't fused into windows that overlap, which would compute it for each window."""
     image = leaf("image", 1, 3, 6, 6)
     square, step = (kernel, kernel), (stride, stride)
     pooled = op("AvgPool2d", op("Relu", image), attrs=(square, step, (0, 0), (1, 1)))

@@ -1,4 +1,4 @@
-"""Scopes that are operators: products of matrices, convolutions, epilogues, views."""
+"""Matching scopes to operators: products of matrices, convolutions, epilogues, views."""
 
 from __future__ import annotations
 
@@ -30,13 +30,18 @@ from tests.turns import by_turns
 
 @by_turns
 def test_matching_matmul(turn: int) -> None:
-    holds(turn, lambda s: some(matching.match_matmul(s)),
-          st.one_of(contractions(), products(factors=(2, 2))), accepted=3)
+    holds(
+        turn,
+        lambda s: some(matching.match_matmul(s)),
+        st.one_of(contractions(), products(factors=(2, 2))),
+        accepted=3,
+    )
 
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Scope:
-    """``sum x[n, c, s*h + d*r - p, …] * w[f, c, r, …]``, some axes missing, in any order."""
+    """Draw ``sum x[n, c, s*h + d*r - p, …] * w[f, c, r, …]`` with the axes in any order, and
+    without some of them."""
     x_axes: list[tuple[Index, int]] = []
     w_axes: list[tuple[Index, int]] = []
     kept: list[int] = []
@@ -114,11 +119,11 @@ def test_a_flipped_window_is_matched_with_its_kernel_reversed() -> None:
     ids=["fill", "circular"],
 )
 def test_what_is_no_convolution_is_not_matched(image: Read) -> None:
-    """Of a convolution along one axis, x[n, c, h + r], one thing is changed."""
+    """The image x[n, c, h + r] of a convolution along one axis, with one change."""
     weight = x(it(2, 2), it(3, 2), shape=(2, 2), name="w")
     assert windows.match_conv2d(Scope((3, 3), (2, 2), Prod((image, weight)))) is None
     for offset, extent in ((0, 4), (1, 6), (-1, 3)):
-        # A crop is a rearranged image, a padding an attribute.
+        # A crop is matched as a slice of the image, a padding as an attribute.
         right = x(it(0, 3), it(2, 2), it(1, 3) + it(3, 2) + offset, shape=(3, 2, extent))
         scope = Scope((3, 3), (2, 2), Prod((right, weight)))
         (found,) = some(windows.match_conv2d(scope))
@@ -139,18 +144,22 @@ def test_only_sums_of_one_dtype_are_products_of_matrices(
     assert law(Scope((2, 3), (4,), Prod(mask))) is None
 
 
-
 # ---- epilogues -------------------------------------------------------------------
 
 
 @st.composite
 def epilogues(draw: st.DrawFn) -> Scope:
-    """``L . post(product + bias + residual + …)`` over a convolution or a product of matrices."""
+    """Draw ``L . post(product + bias + residual + …)``, where the product is of matrices or is a
+    convolution."""
     kind = draw(st.sampled_from(["Matmul", "Batched", "Reshape", "Conv2d"]))
     m, n = draw(EXTENTS), draw(EXTENTS)
     if kind == "Conv2d":
-        inner: Op = op("Conv2d", leaf("x", 2, 3, m, n), leaf("w", n, 3, 1, 1),
-                       attrs=((1, 1), (0, 0), (1, 1), 1))
+        inner: Op = op(
+            "Conv2d",
+            leaf("x", 2, 3, m, n),
+            leaf("w", n, 3, 1, 1),
+            attrs=((1, 1), (0, 0), (1, 1), 1),
+        )
     elif kind == "Batched":
         inner = op("Matmul", leaf("x", 2, m, 3), leaf("w", 3, n))
     else:
@@ -197,7 +206,6 @@ def test_matching_epilogues() -> None:
     holds(0, law, epilogues(), accepted=60, examples=300)
     fused = ("FusedMatmul", "FusedMatmulAdd", "FusedConv2d", "FusedConv2dAdd")
     assert min(seen[name] for name in fused) >= 5, seen
-
 
 
 # ---- definitions and views -------------------------------------------------------

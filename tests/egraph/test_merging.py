@@ -1,4 +1,4 @@
-"""Scopes that are read, taken into the scope that reads them: never where a fill or a dtype would
+"""Merging a scope into the scope that reads it. Scopes aren't merged where a fill or a dtype would
 be lost.
 """
 
@@ -59,7 +59,8 @@ def test_merging(turn: int) -> None:
 
 
 def shifted(inner: Scope, fill: float = 0.0) -> tuple[Scope, Read, Scope]:
-    """A read that reaches one element beyond each end of a scope of one axis."""
+    """A scope whose read of ``inner``, of one axis, goes one element beyond each end; the read; and
+    ``inner``."""
     extent = inner.traversal[0] + 2
     read = Read(inner, (it(0, extent) - 1,), fill)
     return Scope((extent,), (), read), read, inner
@@ -118,7 +119,7 @@ def test_a_fill_is_kept_by_the_same_fill_alone() -> None:
 
 
 def test_rows_of_a_flattened_axis_end_where_it_does() -> None:
-    """x[z // 4, z % 4] is outside where z is; the remainder alone never is."""
+    """x[z // 4, z % 4] is out of range exactly where z is; z % 4 alone never is."""
     z = it(0, 12)
     assert vanishes_outside(Scope((12,), (), x(z // 4, z % 4, shape=(3, 4))), 0, 0.0)
     for index, size in ((z % 4, 4), (z // 4 - 1, 3), (z // 4, 4), (z // 5, 3)):
@@ -126,7 +127,7 @@ def test_rows_of_a_flattened_axis_end_where_it_does() -> None:
 
 
 def test_a_mirrored_axis_ends_where_it_does() -> None:
-    """x[3 - z] is outside where z is, on either side; x[2 - z] is x[3] at z = -1."""
+    """x[3 - z] is out of range where z is, on either side; x[2 - z] is x[3] at z = -1."""
     z = it(0, 4)
     for index, size in ((3 - z, 4), (3 - z, 3), (6 - 2 * z, 7)):
         inner = Scope((4,), (), x(index, shape=(size,)))
@@ -139,7 +140,7 @@ def test_a_mirrored_axis_ends_where_it_does() -> None:
 
 
 def test_zero_times_infinity_is_no_zero() -> None:
-    """x[z] is 0 outside, but the other factor is -inf there."""
+    """Out of range, x[z] is 0, but the other factor is -inf."""
     body = Prod((X4, x(it(0, 4), shape=(3,), name="y", fill=-INF)))
     assert not is_product(Scope((4,), (), body))
     assert merge(*shifted(Scope((4,), (), body))) is None
@@ -148,7 +149,8 @@ def test_zero_times_infinity_is_no_zero() -> None:
 
 
 def test_two_axes_that_share_an_index_are_not_judged_one_by_one() -> None:
-    """x[4*i + j] * y[4*j + i]: outside with i or with j, but inside with i = -1 and j = 4."""
+    """x[4*i + j] * y[4*j + i] is zero if only i or only j is out of range. With i = -1 and j = 4,
+    4*i + j is 0, which is in range."""
     i, j = it(0, 4), it(1, 4)
     for a, b in ((4 * i + j, 4 * j + i), ((8 * i + 2 * j) // 2, (8 * j + 2 * i) // 2)):
         inner = Scope((4, 4), (), Prod((x(a, shape=(16,)), x(b, shape=(16,), name="y"))))
@@ -158,8 +160,8 @@ def test_two_axes_that_share_an_index_are_not_judged_one_by_one() -> None:
 
 
 def test_a_merged_scope_is_remembered_under_whether_forms_are_made() -> None:
-    """A benchmark measures what canonical forms are worth: without them nothing comes back that
-    was made with them."""
+    """The cache of merged scopes tells whether canonical forms were made. Without them (as in a
+    benchmark), no scope comes back that was made with them."""
     own = (it(0, 4), it(1, 5))
     read, other = Read(leaf("t", 4, 5), own), Read(leaf("s", 4, 5), own)
     inner = Scope((4, 5), (), Read(leaf("u", 4, 5), own))

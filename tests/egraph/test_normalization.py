@@ -1,4 +1,5 @@
-"""Normalizations as scopes: what passes through a LayerNorm, what doesn't, and who computes it."""
+"""Normalizations as scopes: which operators move through a LayerNorm, which don't, and which
+kernels compute it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def proved(left: Expr, right: Expr) -> bool:
 
 
 def variance(x: Expr) -> Expr:
-    """In the dtype of x, as somebody writes it; ``ops.var`` is in float64 and rounds otherwise."""
+    """The variance computed in the dtype of x. (``ops.var`` computes in float64.)"""
     centred = x - ops.mean(x, -1, keepdim=True)
     return ops.mean(centred * centred, -1, keepdim=True)
 
@@ -105,7 +106,7 @@ ONE_PASS = """;; lossy.egg -- a normalization by the mean of squares.
 
 @pytest.mark.rotating
 def test_a_variance_that_loses_digits_is_refused(tmp_path: Path) -> None:
-    """The planted fault: over the reals it is the same, in float32 it isn't."""
+    """A rule with a planted fault: its sides are equal over the reals, but not in float32."""
     path = tmp_path / "lossy.egg"
     path.write_text(ONE_PASS, encoding="utf-8")
     with pytest.raises(UnsoundRule) as caught:
@@ -133,7 +134,7 @@ TINY = """;; tiny.egg -- a rule that adds {amount} of a value.
 
 @pytest.mark.rotating
 def test_rows_that_sum_up_to_nothing_are_one_value() -> None:
-    """What is left of the sum of a normalized row is rounding."""
+    """The sum of a normalized row is 0 except for rounding, which makes no member unequal."""
     norm = ops.layer_norm(X, (8,))
     graph = saturate(program_of(ops.sum(norm @ ops.full((8, 4), 1.0), -1))[0].outputs[0])
     assert assert_egraph_consistent(graph).members

@@ -1,4 +1,4 @@
-"""Comprehensions: what they mean, and what is none."""
+"""The notation of comprehensions: their meaning, and errors of texts that aren't comprehensions."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ DEFINED: list[tuple[Op, str, tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("term", "text", "numbers"), DEFINED, ids=lambda v: getattr(v, "name", ""))
-def test_a_comprehension_means_its_operator(
-    term: Op, text: str, numbers: tuple[int, ...]
-) -> None:
+def test_a_comprehension_means_its_operator(term: Op, text: str, numbers: tuple[int, ...]) -> None:
     assert_equal(term, instantiate(text, term.args, numbers, term.shape))
 
 

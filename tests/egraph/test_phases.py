@@ -1,4 +1,5 @@
-"""Sums over the taps of one phase: transposed convolutions, sub-pixels, and what is none."""
+"""Sums over the taps of one phase: transposed convolutions, sub-pixel convolutions, and sums that
+are neither."""
 
 from __future__ import annotations
 
@@ -23,14 +24,16 @@ def phase_select(scope: Scope) -> Scope | None:
 
 
 def read(name: str, extent: int, index: Index, fill: float = 0.0) -> Read:
-    """[c, index] of a tensor of so many elements a channel, c the first reduction."""
+    """A read at [c, index] of a tensor with ``extent`` elements in each channel. c is the first
+    iterator of the reduction."""
     return Read(leaf(name, CHANNELS, extent), (it(1, CHANNELS), index), fill)
 
 
 def transposed(
     s: int, p: int, d: int, taps: int, far: int = FAR, weights: int = 0, fill: float = 0.0
 ) -> Scope:
-    """[i] = sum_{c,k} x[c, (i + p - d*k) / s] * w[c, k], what s doesn't divide far outside."""
+    """[i] = sum_{c,k} x[c, (i + p - d*k) / s] * w[c, k]. If s doesn't divide i + p - d*k, the read
+    of x is far out of range."""
     i, k = it(0, 8), it(2, taps)
     u = i + p - d * k
     x, w = read("x", 4, u // s + u % s * far, fill), read("w", weights or taps, k)
@@ -52,7 +55,7 @@ def test_only_the_taps_of_one_phase_are_summed(s: int, p: int, d: int, taps: int
     scope = transposed(s, p, d, taps)
     selected = phase_select(scope)
     if d % s == 0:
-        # Every tap is in range or none: the phase is one of the output.
+        # All taps of an output are of one phase, so either all are in range or none is.
         assert selected is None
         return
     assert selected is not None
@@ -63,7 +66,7 @@ def test_only_the_taps_of_one_phase_are_summed(s: int, p: int, d: int, taps: int
 
 
 def test_what_runs_backward_here_and_forward_there_is_not_turned_round() -> None:
-    """a[2k, 2 - 2k]: turned round it is a[2 - 2q, 2q], and so on for ever."""
+    """a[2k, 2 - 2k] with k reversed is a[2 - 2q, 2q], which would be reversed again, forever."""
     k = it(1, 2)
     read = Read(leaf("a", 3, 3), (2 * k, 2 - 2 * k))
     scope = canonical(Scope((3,), (2,), Prod((read, Read(leaf("b", 8), (k + it(0, 3) + 1,))))))
@@ -87,7 +90,8 @@ def sub_pixel(weight: Index, taps: int, weights: int, positions: int = 8) -> Sco
 
 
 def test_a_sub_pixel_convolution_is_the_transposed_one() -> None:
-    """Three taps a sub-pixel, of which two are no zeros; and two that run backward."""
+    """A sub-pixel convolution with three taps, two of which aren't zero, and one with two taps in
+    reverse order, both become the sum of the transposed convolution."""
     i, k = it(0, 8), it(2, 3)
     wide, wanted = sub_pixel(i % 2 - 2 * k + 3, 3, 4), phase_select(transposed(2, 1, 1, 4))
     assert phase_select(wide) == wanted

@@ -1,4 +1,5 @@
-"""Each program of ``programs.py``, saturated: all that is found is equal, and its rules fire."""
+"""Each program of ``programs.py`` is saturated: all members of an e-class are equal, and the rules
+that ``fires.py`` lists for the program fire."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Explanations: they exist exactly where a brute-force closure finds equality, and they replay.
+"""Explanations: two terms have one exactly if a brute-force congruence closure finds them equal,
+and each explanation can be replayed.
 
-The oracle shares no code with the proof forest: terms are nested tuples, closure tries all pairs.
+The closure shares no code with the proof forest: its terms are nested tuples, and it tries all
+pairs.
 """
 
 import dataclasses
@@ -25,7 +27,8 @@ ARITY = {"a": 0, "b": 0, "c": 0, "f": 1, "g": 1, "h": 2}
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[int, int]], int]:
-    """Terms over a small signature (children point back), unions, and how many terms come late."""
+    """Draw terms over a small signature (a child is the number of an earlier term), the pairs to
+    unite, and how many terms are added after the unions."""
     terms: list[tuple[str, tuple[int, ...]]] = [("a", ()), ("b", ()), ("c", ())]
     for _ in range(draw(st.integers(3, 14))):
         head = draw(st.sampled_from("fgh"))
@@ -52,7 +55,8 @@ def subtrees(whole: Tree) -> set[Tree]:
 
 
 def closure(terms: list[Tree], equalities: list[tuple[Tree, Tree]]) -> dict[Tree, Tree]:
-    """The class of each term: merge what is logged or congruent until nothing changes."""
+    """The class of each term: terms that are logged as equal or are congruent are merged until
+    nothing changes."""
     universe = sorted(set().union(*map(subtrees, terms)), key=repr)
     name = {t: t for t in universe}
 
@@ -148,7 +152,7 @@ def test_a_step_says_in_which_direction_the_rule_was_read() -> None:
 
 
 def test_one_subterm_may_become_two() -> None:
-    """Not reachable by replacing everywhere from left to right only: h(a, a) -> h(b, c)."""
+    """h(a, a) = h(b, c) needs different equalities for the two occurrences of a."""
     forest = ProofForest()
     a, b, c = (forest.add(head) for head in "abc")
     forest.union(a, b, Justification("a-is-b"))
@@ -177,7 +181,8 @@ def test_where_some_occurrences_stay_all_are_replaced_and_some_restored() -> Non
 
 
 def test_some_occurrences_stay_of_a_term_inside_its_equal() -> None:
-    """The larger term goes first: replacing a by g(a) would never make the ends meet."""
+    """k(a, a, g(a)) = k(g(a), a, g(a)): g(a) is replaced by a first. Replacing a by g(a) first
+    would never reach the other term."""
     forest = ProofForest()
     a = forest.add("a")
     ga = forest.add("g", (a,))
@@ -190,7 +195,7 @@ def test_some_occurrences_stay_of_a_term_inside_its_equal() -> None:
 
 
 def test_replacing_makes_new_occurrences() -> None:
-    """g(b) = b, and g(g(g(b))) -> g(g(b)) beside arguments that are to stay as they are."""
+    """g(b) = b is applied to g(g(g(b))), and the other arguments have to stay the same."""
     forest = ProofForest()
     towers = [forest.add("b")]
     for _ in range(3):
@@ -203,7 +208,8 @@ def test_replacing_makes_new_occurrences() -> None:
 
 
 def test_an_equality_is_not_explained_by_itself() -> None:
-    """a = f(a), b = f(b), a = b: f(a) = f(b) is congruence, and also a way around to a = b."""
+    """a = f(a), b = f(b), a = b. f(a) = f(b) follows from a = b by congruence, so a = b must not be
+    explained by f(a) = f(b)."""
     forest = ProofForest()
     a, b = forest.add("a"), forest.add("b")
     fa, fb = forest.add("f", (a,)), forest.add("f", (b,))
@@ -225,7 +231,7 @@ def test_a_later_shortcut_is_taken() -> None:
 
 
 def test_explanations_follow_the_log() -> None:
-    """A path that was explained before is not kept where a later equality is shorter."""
+    """An explanation isn't reused if a later equality gives a shorter one."""
     forest = ProofForest()
     a, b, c = (forest.add(head) for head in "abc")
     forest.union(a, b, Justification("a-is-b"))
@@ -236,7 +242,8 @@ def test_explanations_follow_the_log() -> None:
 
 
 def test_neighbouring_congruences_are_one() -> None:
-    """f(b) = f(a) = f(c) is recorded; the shorter f(b) = f(c) is found."""
+    """The forest has f(b) = f(a) = f(c) by congruence; the explanation is the shorter
+    f(b) = f(c)."""
     forest = ProofForest()
     a, b, c = (forest.add(head) for head in "abc")
     _, fb, fc = (forest.add("f", (term,)) for term in (a, b, c))
@@ -295,7 +302,8 @@ def test_a_shared_subterm_is_rewritten_once() -> None:
 
 @pytest.mark.parametrize("logged_on", ["old", "new", "both"])
 def test_layers_used_twice_take_two_steps_each(logged_on: str) -> None:
-    """Each layer is read by p and by q, each rewritten by a rule: 2 * 60 + 1 steps, not 2^60."""
+    """Each of 60 layers is read by p and by q, and a rule rewrites each: 2 * 60 + 1 steps in all,
+    not 2^60."""
     forest = ProofForest()
     old, new = forest.add("a"), forest.add("b")
     forest.union(old, new, Justification("a-is-b"))
@@ -322,8 +330,8 @@ def test_too_long_is_an_error_not_a_hang() -> None:
 
 
 def recurrence(depth: int) -> tuple[ProofForest, Term, Term]:
-    """Levels that each take the one below apart and put it together again: f x -> g y -> h x,
-    where x -> y at every level is proved in the same way, one level down."""
+    """A log of ``depth`` levels in which f(x) = g(x), g(y) = h(y) and h(x) = k(x) are given. So
+    f(x) = k(y) needs x = y, which is proved in the same way one level below, several times."""
     forest = ProofForest()
     left, right = forest.add("a"), forest.add("b")
     forest.union(left, right, Justification("a-is-b"))

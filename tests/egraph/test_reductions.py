@@ -1,4 +1,5 @@
-"""Reductions in parts: the laws as properties, and Syno's Fig. 4 found by the rules."""
+"""Reductions in parts: properties of the laws, and the optimization of Syno's Fig. 4, which the
+rules find."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def windowed(
     reducers: Sequence[str] = ("sum", "sum", "max", "min", "prod"),
     kinds: Sequence[str] = ("read", "scaled", "weighted", "map", "value"),
 ) -> Scope:
-    """Reductions over windows of one or two axes, in range or partly outside."""
+    """Draw a reduction over windows of one or two axes, in range or partly out of range."""
     axes = draw(st.integers(1, 2))
     traversal = [draw(st.integers(1, 5)) for _ in range(axes)]
     windows = draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3))
@@ -85,7 +86,8 @@ def test_rfactor_keeps_the_value_and_takes_fewer_operations() -> None:
 
 @pytest.mark.rotating
 def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """rfactor builds those splits only that may pay: with all of them built it finds the same."""
+    """rfactor builds only those splits that may save work. Building all of them gives the same
+    answer."""
     every, built = reductions.splits, Counter[str]()
 
     def counted(scope: Scope, pays: reductions.Pays) -> Iterator[Path]:
@@ -109,7 +111,7 @@ def test_a_split_that_is_not_built_gives_no_answer(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.rotating
 def test_what_was_split_is_merged_again() -> None:
-    """An iterator as two digits, wherever it occurs, and back."""
+    """An iterator that was replaced by two digits is one iterator again after merging."""
     answered: Counter[str] = Counter()
 
     @settings(max_examples=times(4))
@@ -138,7 +140,7 @@ def test_iterators_merge_only_where_they_are_the_digits_of_a_number() -> None:
     assert end(reductions.merge_iterators(block(3, 4, 4))) == canonical(
         Scope((), (12,), Read(leaf("x", 12), (it(0, 12),)))
     )
-    # Overlapping, with a gap, and where something else reads one of the two.
+    # Blocks that overlap, blocks with a gap, and another index that reads one of the iterators.
     assert end(reductions.merge_iterators(block(3, 4, 3))) is None
     assert end(reductions.merge_iterators(block(3, 4, 5))) is None
     assert end(reductions.merge_iterators(block(3, 4, 4, (it(1, 4),)))) is None
@@ -146,7 +148,7 @@ def test_iterators_merge_only_where_they_are_the_digits_of_a_number() -> None:
 
 
 def test_nothing_is_factored_where_nothing_is_shared() -> None:
-    """Windows that don't overlap, weights that differ in each point, a plain product."""
+    """Windows that don't overlap, windows with a weight for each tap, and a plain product."""
     i, r = it(0, 6), it(1, 4)
     apart = Scope((6,), (4,), Read(leaf("x", 24), (i * 4 + r,)))
     assert end(reductions.rfactor(apart)) is None
@@ -167,7 +169,7 @@ def test_an_index_that_is_divided_is_left_alone() -> None:
 
 
 def figure_4(h: int, k: int, s: int, outer_blocks: bool) -> Expr:
-    """Y[i] = sum_k sum_s X[..]: Split, Unfold, and two Reduces at the end (Syno §8)."""
+    """Y[i] = sum_k sum_s X[..]: Split, Unfold, then both sums (Syno §8)."""
     x = eqsynth.input("x", (h,))
     if outer_blocks:
         return ops.sum(ops.syno.unfold(ops.syno.split(x, 0, h // s), 1, k), (0, 2))
@@ -175,7 +177,7 @@ def figure_4(h: int, k: int, s: int, outer_blocks: bool) -> Expr:
 
 
 def reduced_first(h: int, k: int, s: int, outer_blocks: bool) -> Expr:
-    """The same with the upper Reduce prioritized: Z = sum_s, Y = sum_k."""
+    """The same result with the sum over s first: Z = sum_s X, Y = sum_k Z."""
     x = eqsynth.input("x", (h,))
     if outer_blocks:
         return ops.sum(ops.syno.unfold(ops.sum(ops.syno.split(x, 0, h // s), 0), 0, k), 1)
@@ -197,11 +199,9 @@ def test_rfactor_is_proved(outer_blocks: bool) -> None:
 def test_rfactor_takes_the_flops_that_figure_4_says(
     h: int, k: int, s: int, outer_blocks: bool
 ) -> None:
-    program = eqsynth.optimize(
-        figure_4(h, k, s, outer_blocks), objective="flops", time_limit_s=600
-    )
+    program = eqsynth.optimize(figure_4(h, k, s, outer_blocks), objective="flops", time_limit_s=600)
     assert program.report.flops_before >= k * h
-    # (1 + k/s) * H for windows of a prime number of elements.
+    # (1 + k/s) * H, if a window has a prime number of elements.
     assert program.report.flops_after == h + k * h // s
     assert "rfactor" in program.report.rules_fired
     x = np.random.default_rng(0).standard_normal(h).astype(np.float32)
@@ -211,7 +211,8 @@ def test_rfactor_takes_the_flops_that_figure_4_says(
 
 
 def test_a_window_that_moves_by_a_part_of_itself_shares_blocks() -> None:
-    """sum_{r<k*s} x[s*i + r]: no operator says what is shared; the iterator is split."""
+    """sum_{r<k*s} x[s*i + r]: neighbouring windows share blocks of s elements, which appear only
+    when the iterator r is split."""
     k, s, n = 3, 8, 20
     x = eqsynth.input("x", (s * (n + k - 1),))
     program = eqsynth.optimize(
@@ -221,7 +222,7 @@ def test_a_window_that_moves_by_a_part_of_itself_shares_blocks() -> None:
 
 
 def test_a_pooling_is_done_one_axis_at_a_time() -> None:
-    """Separable windows: k*k operations a point become about 2*k."""
+    """A separable window: about 2*k operations for each point instead of k*k."""
     at = (it(0, 12) + it(2, 5), it(1, 12) + it(3, 5))
     scope = canonical(Scope((12, 12), (5, 5), Read(leaf("x", 16, 16), at), "max"))
     answer = end(reductions.rfactor(scope))
@@ -234,7 +235,7 @@ def test_a_pooling_is_done_one_axis_at_a_time() -> None:
 
 @pytest.mark.parametrize("reducer", IDENTITY)
 def test_the_box_of_padded_windows_leaves_out_what_changes_nothing(reducer: str) -> None:
-    """Rows of padding alone aren't reduced where they are the identity; else they are."""
+    """Rows that consist of padding aren't reduced if the padding is the reducer's identity."""
     at = (it(0, 12) + it(2, 5) - 2, it(1, 12) + it(3, 5) - 2)
     for fill, rows in ((IDENTITY[reducer], 12), (7.0, 16)):
         scope = canonical(Scope((12, 12), (5, 5), Read(leaf("x", 12, 12), at, fill), reducer))
@@ -247,7 +248,7 @@ def test_the_box_of_padded_windows_leaves_out_what_changes_nothing(reducer: str)
 
 
 def test_the_box_of_a_body_that_is_no_bare_read_is_not_tightened() -> None:
-    """The maximum of exp(x) or -x: what is read outside is not what changes nothing."""
+    """The fill -inf is the identity of a maximum of x, but not of a maximum of exp(x) or of -x."""
     at = it(0, 12) + it(1, 5) + it(2, 5) - 8
     read = Read(leaf("x", 12), (at,), -INF)
     for body in (Call("exp", (read,)), Prod((Num(-1.0), read))):
@@ -279,7 +280,7 @@ def test_the_strictest_boundary_of_a_reduction_is_that_of_its_identity() -> None
 
 
 def padded(reducer: str, fill: float, body: str, dtype: str = "float32") -> Scope:
-    """Rows of 6, of which 3 are there: [i] = reduce_k f(x[i, k - 1])."""
+    """[i] = reduce_k f(x[i, k - 1]): 5 rows of 6 elements, of which a 3 x 3 block is in range."""
     read = Read(leaf("x", 3, 3, dtype=dtype), (it(0, 5) - 1, it(1, 6) - 1), fill)
     bodies: dict[str, Scalar] = {
         "alone": read, "scaled": Prod((Num(-1.0), read)), "biased": Sum((read, Num(1.0))),
@@ -321,7 +322,8 @@ def test_what_a_reduction_reads_outside_may_count(
 
 @st.composite
 def nested(draw: st.DrawFn) -> tuple[Scope, Read, Scope]:
-    """A window over windows, of one reducer or of two, the outer one partly outside at times."""
+    """Draw a window over windows, with the same reducer or two. The outer one may be partly out of
+    range."""
     inner_size, outer_size = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     steps = [draw(st.integers(1, 2)) for _ in range(4)]
     rows, places = draw(st.integers(4, 9)), draw(st.integers(1, 3))
@@ -372,7 +374,9 @@ def test_other_reductions_of_reductions_are_two(
     whole = canonical(Scope((6,), (3,), read, inner))
     again = Read(whole, (it(0, 4 + padding) + it(1, 3) - padding,), IDENTITY[inner])
     bodies: dict[str, Scalar] = {
-        "alone": again, "scaled": Prod((Num(-1.0), again)), "relu": Call("relu", (again,)),
+        "alone": again,
+        "scaled": Prod((Num(-1.0), again)),
+        "relu": Call("relu", (again,)),
     }
     scope = canonical(Scope((4 + padding,), (3,), bodies[body], outer))
     (read,) = reads(scope.body)
@@ -381,7 +385,8 @@ def test_other_reductions_of_reductions_are_two(
 
 @pytest.mark.rotating
 def test_three_small_poolings_are_one_large_one() -> None:
-    """In one e-graph; the large one is then computed in parts again."""
+    """A maximum over 3 x 3 windows three times is proved to be a maximum over 7 x 7 windows. An
+    average and a maximum over 3 x 3 windows aren't a maximum over 5 x 5 windows."""
     x = eqsynth.input("x", (1, 2, 9, 8))
     small = ops.max_pool2d(ops.max_pool2d(ops.max_pool2d(x, 3, 1), 3, 1), 3, 1)
     assert eqsynth.prove_equal(small, ops.max_pool2d(x, 7, 1))
@@ -390,7 +395,7 @@ def test_three_small_poolings_are_one_large_one() -> None:
 
 
 def test_an_index_without_overlap_takes_each_value_once() -> None:
-    """What ``_overlaps`` lets go has no window that neighbours share; windows it keeps."""
+    """If ``_overlaps`` is False, the index takes each value once. It is True for windows."""
     random, apart = Random(0), 0
     for _ in range(300):
         extents = [random.randint(2, 5) for _ in range(random.randint(1, 3))]

@@ -1,4 +1,5 @@
-"""Saturated segments are kept: what comes back, what is never kept, and files that are no good."""
+"""Saturated segments are kept in files: they come back equal, some are never kept, and damaged
+files are ignored."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def test_what_has_not_come_to_its_end_is_not_kept(home: Path, graph: EGraph, sto
 
 
 class Harm:
-    """What a pickle can do to who reads it."""
+    """An object whose pickle, when read, would create a directory."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, (os.environ["EQSYNTH_CACHE"] + "/harm",)
@@ -143,7 +144,7 @@ def test_a_directory_that_cannot_be_written_costs_nothing_but_time(
 
 
 def test_the_second_optimize_does_not_saturate(home: Path) -> None:
-    """Another model of the same layers doesn't either; what it may be explained by is kept."""
+    """A second model with the same layers isn't saturated. The log that explains it is kept too."""
     torch.manual_seed(0)
 
     def module() -> torch.nn.Module:

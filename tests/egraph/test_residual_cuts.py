@@ -1,4 +1,5 @@
-"""Cuts at sums of a residual stream, ``x + tanh(x @ w)``: where, and that no work is added."""
+"""Cuts at sums of a residual stream, ``x + tanh(x @ w)``: where they are, and that they don't make
+the program take more work."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def layers(count: int, x: Expr = X, tied: bool = False) -> Expr:
 
 
 def bottlenecks(x: Expr) -> Expr:
-    """Each layer reads the stream through one column."""
+    """Two layers, each of which multiplies the stream by a matrix of one column."""
     for n in range(2):
         x = x + ops.tanh(ops.relu(x @ weight(f"u{n}", WIDTH, 1)) @ weight(f"v{n}", 1, WIDTH))
     return x
@@ -47,7 +48,7 @@ def convolutions() -> Expr:
 
 
 def read_by(addend: Expr, x: Expr = X) -> Expr:
-    """A layer that reads a sum."""
+    """A layer that reads the sum x + addend."""
     return ops.relu((x + addend) @ weight("out"))
 
 
@@ -81,7 +82,7 @@ WHOLE = {
 
 
 def saturated(expression: Expr, whole: bool) -> int:
-    """The least FLOPs, of the segments stitched together or of the program in one piece."""
+    """The least FLOPs of the program, saturated as a whole or in segments."""
     program = capture_expression(expression).program
     segments = cut(program)
     roots = [program.outputs] if whole else [segment.roots for segment in segments]

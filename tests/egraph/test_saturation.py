@@ -1,4 +1,4 @@
-"""Whole saturations of small programs: sound, repeatable, and of the size that was promised."""
+"""Whole saturations of small programs: they are sound and repeatable, and stay small."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def operators_in(graph: EGraph) -> set[str]:
 @pytest.mark.rotating
 @pytest.mark.parametrize(("length", "classes"), [(3, 12), (4, 20), (6, 120)])
 def test_a_chain_of_products_has_few_classes(length: int, classes: int) -> None:
-    """One class an interval of the chain, and the leaves: no associativity blows it up."""
+    """Associativity adds one e-class for each interval of the chain."""
     graph = saturate(chain(length))
     intervals = length * (length + 1) // 2
     assert intervals <= len(graph.classes) <= classes
@@ -79,7 +79,7 @@ def test_library_operators_are_found(name: str, operators: set[str]) -> None:
 
 @pytest.mark.rotating
 def test_a_sum_of_products_of_one_operand_has_few_classes() -> None:
-    """All of them are joined at once: no class for each subset of the terms."""
+    """All products are merged at once, so there is no e-class for each subset of the terms."""
 
     def size(count: int) -> int:
         x = leaf("x", 3, 4)
@@ -94,7 +94,8 @@ def test_a_sum_of_products_of_one_operand_has_few_classes() -> None:
 
 @pytest.mark.rotating
 def test_a_chain_of_additions_grows_with_its_length() -> None:
-    """``x + tanh(x @ w)`` again and again: the long sums that it opens to are fused all at once."""
+    """``x + tanh(x @ w)`` repeated: a sum of all layers is fused at once, so that the number of
+    e-nodes grows linearly."""
     rules = load_rules().select()
 
     def layers(count: int) -> EGraph:
@@ -116,8 +117,8 @@ def test_a_chain_of_additions_grows_with_its_length() -> None:
 
 @pytest.mark.rotating
 def test_steps_of_gates_are_fused_in_a_bounded_number_of_ways() -> None:
-    """``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` again and again: each map before a map can be
-    fused or not, in hundreds of ways, most of which would come out of one round."""
+    """``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` repeated. Each map may be fused into the map
+    that reads it or not, in hundreds of ways, and a single round could find most of them."""
 
     def steps(count: int) -> EGraph:
         c = leaf("c", 2, 3)
@@ -138,7 +139,8 @@ def test_steps_of_gates_are_fused_in_a_bounded_number_of_ways() -> None:
 
 
 def test_a_gate_is_one_kernel() -> None:
-    """``sigmoid(o) * tanh(c)`` of an LSTM, ``silu(g) * u`` of a transformer."""
+    """A gate has a member that reads only inputs: ``sigmoid(o) * tanh(c)`` of an LSTM and
+    ``silu(g) * u`` of a transformer."""
     gate, value = leaf("g", 2, 3), leaf("u", 2, 3)
     for product in (
         op("Mul", op("Sigmoid", gate), op("Tanh", value)),
@@ -156,7 +158,8 @@ def test_a_gate_is_one_kernel() -> None:
 
 
 def test_a_gate_is_fused_in_few_ways() -> None:
-    """What a gate reads is a sum of products and biases, each of which is a class of its own."""
+    """The arguments of a gate are sums of products and biases, and each partial sum is an e-class
+    that could be fused or not."""
 
     def gate(name: str) -> Tensor:
         return op("Add", op("Add", leaf(f"a{name}", 2, 3), leaf(f"b{name}", 3)), leaf(name, 2, 3))
@@ -176,12 +179,12 @@ def test_the_mean_of_stacked_products_is_one_product() -> None:
     w = weight("w", 4, 5)
     parts = [op("Reshape", op("Matmul", leaf(n, 3, 4), w), attrs=((1, 3, 5),)) for n in "ab"]
     graph = saturate(op("ReduceMean", op("Concat", *parts, attrs=(0,)), attrs=((0,), 0)))
-    # (a + b) times w / 2, which is computed once.
+    # (a + b) @ (w / 2), where w / 2 is a constant.
     assert least_flops(graph) == 3 * 4 + 2 * 3 * 4 * 5
 
 
 def test_one_product_does_for_two() -> None:
-    """a @ b + a @ c has a member a @ (b + c): one product, of the sum of two reads."""
+    """a @ b + a @ c has the member a @ (b + c)."""
     graph = saturated("distributivity")
     a, b, c = (_leaf(graph, name) for name in "abc")
     (root,) = graph.roots
@@ -209,7 +212,7 @@ def _leaf(graph: EGraph, name: str) -> ClassRef:
 
 
 def test_the_mean_of_a_product_is_a_product_of_the_mean() -> None:
-    """mean(x @ w) over the rows needs one vector times w, not the whole product."""
+    """The mean of x @ w over the rows becomes the mean of x, times w."""
     graph = saturated("pooled-linear")
     assert {(3,), (2,)} <= {ref.shape for ref in graph.classes}
     assert "factor" in graph.matches
@@ -230,7 +233,8 @@ def test_the_same_program_twice_is_the_same_e_graph(name: str) -> None:
 
 @pytest.mark.rotating
 def test_an_e_graph_that_was_used_before_goes_the_same_way() -> None:
-    """The engine of a session is put back and used again; its numbers order what is done."""
+    """A used engine is reset and used again for the next session. Its numbers determine the order
+    of rewrites, so they have to start anew."""
     rewind._threads.kept.owners.clear()
     names = ["distributivity", "attention", "pooled-linear"]
     fresh = {}
@@ -272,8 +276,8 @@ def test_limits_end_a_run_and_are_told() -> None:
 
 @pytest.mark.parametrize(("bound", "stop"), [("until", "deadline"), ("growth", "growth")])
 def test_what_exploring_is_cut_short_at_is_matched_all_the_same(bound: str, stop: str) -> None:
-    """Phases that explore have neither time nor room here; the product, written as a sum of
-    products, becomes an operator in the phase after them."""
+    """The exploring phases get no time or no room. The phase after them still matches the product,
+    which is written as a sum of products, to an operator."""
     phases = [
         replace(phase, **{bound: 0.0}) if phase.name in ("contract", "stack", "derive") else phase
         for phase in DEFAULT_PHASES
@@ -289,8 +293,9 @@ def test_what_exploring_is_cut_short_at_is_matched_all_the_same(bound: str, stop
 
 @pytest.mark.rotating
 def test_views_of_several_operands_are_not_combined() -> None:
-    """The scores of one token by rotated positions, against keys in two pieces, of which two heads
-    of queries share one: sums of three products with many views each, 1,958 ways in one class."""
+    """Attention scores of one token with rotary positions, keys in two pieces, and two query heads
+    for each key head: sums of three products with many views each. Combined, they made 1,958
+    members of one e-class."""
     q, cache, new = leaf("q", 4, 6), leaf("cache", 2, 5, 6), leaf("new", 2, 1, 6)
     cos, sin = leaf("cos", 6), leaf("sin", 6)
 
@@ -315,7 +320,7 @@ def test_views_of_several_operands_are_not_combined() -> None:
 
 
 def back(session: Session, term: Tensor) -> Tensor:
-    """What a term's e-node reads as, with classes replaced by the terms that were put in."""
+    """A term decoded from its e-node, with the added terms in the place of e-classes."""
     view = session.view()
     made: dict[Tensor, Tensor] = {}
     for part in topological([term]):
@@ -356,8 +361,8 @@ def test_a_term_that_is_added_twice_is_one_class() -> None:
 
 
 def test_what_is_cached_of_a_class_is_not_taken_for_it_when_it_is_constant(tmp_path: Path) -> None:
-    """The two programs are the same. In the second session a rule makes the difference constant;
-    the scope that reads it must be so too, whatever the process has computed before."""
+    """Both sessions have the same program. In the second one, a rule makes the difference constant.
+    The scope that reads it has to be constant too, although the process has cached the first."""
     text = ';; a - b = exp(a)\n(rewrite (Sub a b) (Exp a) :ruleset simplify :name "sub-wrong")'
     w = weight("w", 2, 3)
     difference, exp = op("Sub", w, leaf("x", 2, 3)), op("Exp", w)
@@ -440,7 +445,7 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
 # ---- what is found is kept -----------------------------------------------------------
 
 
-# In the worker: e-graphs are handed over as often as may be, and one law ends the process.
+# Runs in the worker: e-graphs are handed over as often as possible, and one law kills the process.
 PLANTED = """
 import os
 from eqsynth.egraph import saturation
@@ -451,7 +456,7 @@ LAWS["match-epilogue"] = lambda view, row: os._exit(3)
 
 
 def test_the_end_of_a_worker_takes_nothing_away() -> None:
-    """What was found until then comes back, with the log that explains it."""
+    """If the worker is killed, the e-graph that it found so far comes back, with its log."""
     product = op("Matmul", op("Matmul", leaf("a", 2, 8), leaf("b", 8, 8)), leaf("c", 8, 1))
     roots = (op("Relu", product), op("Add", product, leaf("d", 2, 1)))
     whole = saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, True)

@@ -1,4 +1,4 @@
-"""Rules of scopes: what they match, what they build, and how a session asks them."""
+"""Rules of scopes: what they match, what they build, and how a session applies them."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def test_of_several_answers_the_first_may_be_chosen() -> None:
 
 @pytest.mark.rotating
 def test_many_ways_to_match_are_bounded() -> None:
-    """2^12 ways to share out the factors, 2^5 the iterators, and 120 to name three of them."""
+    """There are 2^12 ways to distribute the factors, 2^5 for the iterators, and 120 ways to name
+    three iterators."""
     rule = parse("[*x] = sum(a, b, c, *y, *z) F(a) * G(b) * H(c)  =>  [*x] = sum(a, b, c, *y, *z) "
                  "F(a) * G(b) * H(c) * 2")  # fmt: skip
     factors = tuple(read(f"t{n}", it(1 + n % 6, 2), it(0, 2)) for n in range(12))
@@ -179,7 +180,7 @@ def test_many_ways_to_match_are_bounded() -> None:
 
 
 def test_a_right_side_may_be_no_term() -> None:
-    """A quotient by an extent of 0, an extent that is no number, or less than nothing."""
+    """The right side divides by an extent of 0, or has a negative extent."""
     zero = parse("[*x] = sum(k, *y) F(k) => [*x] = sum(q < 3 // #k, *y) F(q)")
     assert answers(zero, Scope((2,), (0,), read("x", it(1, 0), shape=(3,)))) == []
     negative = parse("[*x] = sum(k, *y) F(k) => [*x] = sum(q < #k - 5, *y) F(q)")

@@ -1,4 +1,5 @@
-"""Cutting a program and stitching e-graphs: what is equal, where the cuts are, nothing lost."""
+"""Cutting a program into segments and stitching their e-graphs: which segments are equal, where the
+cuts are, and that stitching gives the whole program."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_equal_layers_have_equal_keys() -> None:
     segments = cut(program_of(nn.Sequential(*layers), 2, 4))
     assert len(segments) == 5
     assert len({segment.key for segment in segments}) == 1
-    # Their weights are their own.
+    # Each segment has its own weights.
     weights = [{t.label for t in s.names.values() if isinstance(t, Weight)} for s in segments]
     assert len(set.union(*weights)) == 10
 
@@ -99,7 +100,7 @@ def test_equal_residual_blocks_have_equal_keys() -> None:
 
 
 def test_the_first_layer_behind_an_embedding_is_like_the_others() -> None:
-    """A norm and a sum read the embedding, and no contraction does."""
+    """A normalization and a residual sum read the embedding, but no contraction does."""
     layers = nn.Sequential(nn.Embedding(9, 4), *(PreNorm() for _ in range(3)))
     segments = cut(capture(layers.eval(), (torch.zeros(2, 5, dtype=torch.int64),)).program)
     assert len({segment.key for segment in segments[-3:]}) == 1
@@ -134,7 +135,7 @@ def test_attributes_are_part_of_the_key() -> None:
 
 
 class Part(nn.Module):
-    """The first row, of which alone the rest is computed."""
+    """Takes the first row; the layers after it read only that row."""
 
     def forward(self, x: TorchTensor) -> TorchTensor:
         return x[:, 0]
@@ -163,8 +164,8 @@ class Gated(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers as those of a language model: a mask that all of them add, RMS norms that are written
-    out, keys that the model returns."""
+    """Layers of a language model: all of them add one mask, their RMS norms are written as
+    operators, and the model returns their keys."""
 
     def __init__(self, layers: int = 3) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ class Decoder(nn.Module):
 
 
 class Steps(nn.Module):
-    """h = tanh(w x[t] + u h): the products of all x are one product."""
+    """h = tanh(w x[t] + u h): the products w x[t] of all steps are one product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +198,7 @@ class Steps(nn.Module):
 
 
 class Written(nn.Module):
-    """A linear layer of a function of a linear layer's result."""
+    """A linear layer, a function, and another linear layer."""
 
     def __init__(self, function: Callable[[TorchTensor], TorchTensor]) -> None:
         super().__init__()
@@ -208,7 +209,7 @@ class Written(nn.Module):
 
 
 class Sixth(nn.Module):
-    """A linear layer of a sixth of relu(x), and the sixth itself."""
+    """linear(y) + y for y = relu(x) / 6."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +221,7 @@ class Sixth(nn.Module):
 
 
 class Hardswish(nn.Module):
-    """x * min(max(x + 3, 0), 6) / 6, as it is taken apart"""
+    """x * min(max(x + 3, 0), 6) / 6, written as operators"""
 
     def forward(self, x: TorchTensor) -> TorchTensor:
         return x * (x + 3).clamp(0, 6) / 6
@@ -235,7 +236,8 @@ class Attending(nn.Module):
 
 
 def test_attention_is_not_cut() -> None:
-    """Its weights are alone where the values are an input, and a product reads them."""
+    """If the values of attention are an input, only its weights are live behind the softmax, and a
+    product reads them."""
     squares = tuple(torch.randn(4, 4) for _ in range(3))
     assert len(cut(capture(Attending().eval(), squares).program)) == 1
     weighted = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1), nn.Linear(4, 4))
@@ -264,11 +266,11 @@ def test_attention_is_not_cut() -> None:
         (nn.Sequential(PreNorm(), PreNorm(), PreNorm()), (2, 4), 3),
         (Steps(), (3, 2, 4), 1),
         (Written(lambda x: x / ((x * x).mean(-1, keepdim=True) + 1).sqrt()), (2, 4), 2),
-        # Linear: contractions move through means, and through what is centred.
+        # Linear functions: contractions move through a mean, and through x - mean(x).
         (Written(lambda x: x - x.mean(-1, keepdim=True)), (2, 4), 1),
         (Written(lambda x: x.mean(0, keepdim=True)), (2, 4), 1),
         (Written(lambda x: x.mean(0, keepdim=True)), (1, 4), 1),
-        # Functions that are written out: of one tensor, element by element, and not linear.
+        # Nonlinear elementwise functions of one tensor, written as operators.
         (Written(lambda x: x * (x + 3).clamp(0, 6) / 6), (2, 4), 2),
         (Written(lambda x: x * torch.sigmoid(x)), (2, 4), 2),
         (Written(lambda x: x - torch.tanh(x)), (2, 4), 2),
@@ -276,7 +278,7 @@ def test_attention_is_not_cut() -> None:
         (Written(lambda x: x + 2 * x), (2, 4), 1),
         (Written(lambda x: 2 * x + 3), (2, 4), 1),
         (Written(lambda x: x * x.sum(0, keepdim=True)), (2, 4), 1),
-        # A bias behind the function may go into the next one, and a quotient be fused with it.
+        # A bias behind a function may move into the next layer's bias; a quotient may be fused.
         (Written(lambda x: torch.relu(x) + 3), (2, 4), 1),
         (nn.Sequential(nn.Linear(4, 4), Sixth()), (2, 4), 1),
     ],
@@ -288,15 +290,15 @@ def test_a_cut_separates_what_no_rule_joins(
 
 
 def test_a_large_segment_is_cut_where_little_is_lost() -> None:
-    """At sums that layers read; if that isn't enough, at whatever they read. Equal layers become
-    equal segments."""
+    """It is cut at sums, products and functions that contractions read; if that isn't enough, at
+    any tensor that they read. Equal layers become equal segments."""
     layers = [nn.Sequential(Gated(), nn.Conv2d(3, 3, 1)) for _ in range(4)]
     program = program_of(nn.Sequential(*layers), 1, 3, 4, 4)
     terms = sum(not term.constant for term in program.terms())
     assert len(cut(program, terms)) == 1
     at_products = cut(program, terms - 1)
     assert len(at_products) == 5 and len({segment.key for segment in at_products}) == 3
-    # A convolution ends in a sum with its bias alone, which two convolutions read.
+    # The cuts are at the sum of a convolution and its bias, which two convolutions read.
     finer = cut(program, 6)
     assert len(finer) == 8 and len({segment.key for segment in finer}) == 2
     graph = stitch(program, finer, [unsaturated(s.roots, "") for s in finer])
@@ -316,7 +318,7 @@ class _DecoderLayer(nn.Module):
 
 
 class _EncoderDecoder(nn.Module):
-    """Every layer of the decoder reads the result of the encoder, which so is live to the end."""
+    """Every layer of the decoder reads the result of the encoder, which is live to the last one."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -359,8 +361,8 @@ def test_segments_follow_each_other(name: str) -> None:
 
 
 def test_masks_and_results_live_beside_a_cut() -> None:
-    """The mask is made in the first segment that needs it; a layer's key is a result of the layer;
-    equal layers are saturated once."""
+    """The first segment that needs the mask computes it, a layer's key is an output of the layer's
+    segment, and equal layers are saturated once."""
     program = capture(Decoder().eval(), (torch.ones(5, 4), torch.ones(5, 5))).program
     segments = cut(program)
     assert [len(segment.outputs) for segment in segments] == [3, 2, 2]
@@ -375,7 +377,7 @@ def test_masks_and_results_live_beside_a_cut() -> None:
 
 
 def rebuilt(graph: EGraph) -> tuple[Tensor, ...]:
-    """The terms of an e-graph whose classes have one member each."""
+    """The root terms of an e-graph in which every e-class has one member."""
     terms: dict[Tensor, Tensor] = {}
     while len(terms) < len(graph.classes):
         for ref, (member,) in graph.classes.items():
