@@ -1,7 +1,8 @@
-"""Arguments proposed at random, as a tactic without any judgement would: the answers must be equal.
+"""Helper of the tests of laws: :func:`never_wrong` calls a law with random scopes and arguments.
 
-What a law refuses is counted, what it gives is held against the interpreter. So each condition of a
-law is needed, or another stands in for it, and a tactic can't make the law say what isn't so.
+The law refuses the arguments, or its answer equals the scope by the interpreter. A test also counts
+which conditions have refused arguments. So no tactic, however bad, can make a law give a wrong
+answer, and the conditions that the test names are checked.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ DTYPES = ("float32", "float32", "float32", "float32", "uint8", "bool")
 
 
 def polynomial(world: World) -> Scope:
-    """Sums, products, powers and quotients of few reads, mostly floats, some infinite outside."""
+    """A random scope of sums, products, powers and quotients of few reads. Most reads are of
+    floats, and some have infinite fills."""
     pick = world.choices.pick
     outer, inner = ([pick((2, 1, 3)) for _ in range(count)] for count in (1, pick((1, 0, 2))))
     its = iterators((*outer, *inner))
@@ -71,7 +73,8 @@ def polynomial(world: World) -> Scope:
 
 
 def assert_one_value(left: Tensor, right: Tensor) -> None:
-    """One type, and over the reals one value on each kind of data."""
+    """Check that both sides have the same type and, over the reals, the same values on each kind of
+    data."""
     assert left.type == right.type, f"{left}\nbecame\n{right}"
     sides = Sides(left, right)
     for kind in KINDS:
@@ -83,7 +86,7 @@ def assert_one_value(left: Tensor, right: Tensor) -> None:
 
 
 def is_typed(scope: Scope) -> bool:
-    """Whether no integer or bool is filled with a fraction: no program means anything by that."""
+    """Whether no read of integers or bools has a fractional fill, which has no meaning."""
     return all(
         is_float(read.tensor.dtype) or isinf(read.fill) or read.fill.is_integer()
         for term in topological([scope])
@@ -103,17 +106,17 @@ def never_wrong(
     left: Callable[[Scope, A], Tensor] = lambda scope, _arguments: scope,
     turn: int = 0,
 ) -> None:
-    """Whatever the law gives for a random scope and random arguments equals the scope.
+    """Check that the law's answers for random scopes and random arguments equal the scopes.
 
-    A generator of random numbers decides, since hypothesis takes longer to draw a scope than it
-    takes to judge one; hypothesis looks for a smaller scope where the law was wrong.
+    A generator of random numbers draws the scopes, because hypothesis takes longer to draw a scope
+    than it takes to check one. If an answer is wrong, hypothesis looks for a smaller example.
 
     Args:
-        left: what the answer has to equal, where that isn't the scope.
-        given_back: how many scopes it gives at least that differ from the one it was given.
-        refused: conditions that fail at least once each.
-        examples: how many scopes are proposed, in the quick profile.
-        turn: other scopes for each number.
+        left: returns the term that the answer has to equal, if that isn't the scope.
+        given_back: the least number of answers that differ from the scope.
+        refused: conditions that have to refuse arguments at least once each.
+        examples: how many scopes are proposed in the quick profile.
+        turn: each number gives other scopes.
     """
 
     def proposed(choices: Choices) -> tuple[Scope, A] | None:
@@ -127,7 +130,8 @@ def never_wrong(
             return None
 
     def judge(scope: Scope, arguments: A) -> str:
-        """What came of it: the condition that failed, or whether the answer is another scope."""
+        """Return the condition that failed; otherwise "given" if the answer differs from the scope,
+        or "the same"."""
         try:
             answer = law(scope, arguments)
         except LawError as error:
@@ -160,7 +164,8 @@ def never_wrong(
                 judge(*smaller)
             raise
     assert counts["given"] >= given_back, counts
-    # To ask a law costs little beside judging it: what is seldom refused is looked for in more.
+    # Calling a law is quick compared with checking its answer. So if a condition hasn't failed yet,
+    # the law is called with further examples, whose answers aren't checked.
     missing = {condition for condition in refused if not counts[condition]}
     for case in made:
         if not missing:

@@ -1,4 +1,5 @@
-"""Closing: operands become a scope of their own. Directed tests stand at the edges."""
+"""The law `close`: operands become a scope of their own. With directed tests at the edges of its
+conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Close:
-    """One or two parts of any operands, each with any iterators reduced inside."""
+    """Propose one or two parts of random operands, each with random iterators reduced inside."""
     pick = world.choices.pick
     count = len(operands_of(scope.body)) + chance(world.choices, 20)
     own = iterators(scope.extents)

@@ -1,4 +1,5 @@
-"""Commuting: maxima past monotone functions. Directed tests stand at the edges."""
+"""The law `commute`: maxima move into monotone functions. With directed tests at the edges of its
+conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Commute:
-    """Operands that use what is reduced, in one, two or three groups; now and then any operands."""
+    """Propose groups of operands that use the reduced iterators; now and then of any operands."""
     pick = world.choices.pick
     operands = list(enumerate(children(scope.body)))
     reduced = {It(slot, e) for slot, e in enumerate(scope.extents) if slot >= len(scope.traversal)}

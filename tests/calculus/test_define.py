@@ -1,4 +1,5 @@
-"""Definitions, read in both directions: a term is what it opens to, and no other scope."""
+"""The laws `define` and `match`: a term equals the scope that defines it, and matches no other
+scope."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def opened(term: Tensor) -> Scope:
     return sides(term, term, defined(term))[0]
 
 
-# Views with attributes at random, most of them of a product or a convolution.
+# Views with random attributes, most of them of a product or a convolution.
 def _view(random: Random, term: Tensor) -> Tensor:
     rank, axis = len(term.shape), random.randrange(len(term.shape))
     extent = term.shape[axis]
@@ -140,7 +141,8 @@ def test_an_operator_counts_by_iterators_of_its_own() -> None:
 
 
 def test_what_is_read_outside_is_its_number() -> None:
-    """One part of a concatenation, and a tensor that is full of a number."""
+    """A slice reads only one piece of a concatenation: out of range, the other piece is 0. A read
+    of a bias that is full of a number is that number."""
     both = op("Concat", B, leaf("c", 3, 2), attrs=(1,))
     part = op("Slice", op("Matmul", A, both), attrs=(1, 0, 4, 1))
     assert match(opened(PRODUCT), Match(part, defined(part))) == part
@@ -159,7 +161,7 @@ def test_what_is_read_outside_is_its_number() -> None:
 def test_a_tensor_that_is_made_of_itself_has_no_end() -> None:
     around = op("Pad", A, attrs=((0, 0), (0, 0), 0.0))
     refused("large", match, opened(PRODUCT), Match(A, ((A, around),)))
-    # What is matched may be read as it is.
+    # The tensor that is matched may itself be read.
     unit = op("Slice", around, attrs=(0, 0, 2, 1))
     assert match(A, Match(unit, ((A, around),))) == unit
 
@@ -171,12 +173,17 @@ def test_an_operator_is_defined_as_what_it_is() -> None:
     assert_one_value(summed, define(summed, Define(summed)))
     refused("operator", define, PRODUCT, Define(PRODUCT))
     refused("type", define, A, Define(sliced))
-    refused("type", define, A, Define(Comprehension("(x) [i, j] = x[i, j]",
-                                                    (leaf("d", 2, 3, dtype="float64"),), ())))
+    refused(
+        "type",
+        define,
+        A,
+        Define(Comprehension("(x) [i, j] = x[i, j]", (leaf("d", 2, 3, dtype="float64"),), ())),
+    )
 
 
 def test_what_an_operator_is_said_to_be_comes_first() -> None:
-    """Of an operator that steps have made nobody says what its table is."""
+    """The definition of an operator is used only as the first step. An operator that earlier steps
+    have made has no definition of its table."""
     table, ids = leaf("t", 5, 3), leaf("ids", 4, dtype="int64")
     looked_up, at = rows(table, ids), (it(0, 4), it(1, 3))
     assert isinstance(looked_up, Op)

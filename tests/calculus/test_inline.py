@@ -1,4 +1,5 @@
-"""Inlining: a read becomes what it reads. Directed tests stand at the edges of its conditions."""
+"""The law `inline`: a read becomes the body of the scope that it reads. With directed tests at the
+edges of its conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.turns import by_turns
 
 
 def whole(tensor: Tensor) -> Scope:
-    """A scope that the tensor equals."""
+    """The tensor as a scope: itself, or a scope that reads all of its elements."""
     if isinstance(tensor, Scope):
         return tensor
     own = tuple(it(slot, extent) for slot, extent in enumerate(tensor.shape))
@@ -28,7 +29,8 @@ def whole(tensor: Tensor) -> Scope:
 
 
 def propose(world: World, scope: Scope) -> Inline:
-    """Any read of the scope, or one that isn't there; what it reads, or what is no such tensor."""
+    """Propose a read of the scope, or one that doesn't occur; with the scope that it reads, or one
+    of another type."""
     found = list(reads(scope.body))
     tensor = world.choices.pick(found).tensor if found else leaf("z", 2)
     if not found or chance(world.choices, 8):
@@ -44,7 +46,7 @@ def propose(world: World, scope: Scope) -> Inline:
 
 @by_turns
 def test_whatever_is_inlined_is_equal(turn: int) -> None:
-    # Those for expanded forms hold floats alone, and nothing in them wraps.
+    # Without the scopes for expanded forms, which are of floats only, so that no sum wraps.
     others = (family for family in FAMILIES if family not in EXPANSIONS)
     families = (nested, nested, reduced_twice, *others)
     refused = ("reads", "type", "outside", "reduces", "wraps")
@@ -62,7 +64,8 @@ FAR = Read(leaf("f", 3), (it(0, 4),), INF)
 
 
 def beyond(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
-    """A read that reaches one element beyond each end of a scope of one axis."""
+    """A scope that reads ``inner``, of one axis, one element beyond each end, and the step that
+    inlines the read."""
     extent = inner.traversal[0] + 2
     read = Read(inner, (it(0, extent) - 1,), fill)
     return Scope((extent,), (), read), Inline(read, inner)

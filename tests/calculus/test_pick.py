@@ -1,4 +1,4 @@
-"""Picking by numbers: the law at its edges, and with arguments at random."""
+"""The law `pick`, by matrices of numbers: directed tests at its edges, and random arguments."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_too_many_numbers_are_not_looked_at() -> None:
 
 
 def tables(world: World) -> Scope:
-    """Two matrices, or three, around what is read: rows by any index, some out of range."""
+    """A random product of two or three matrices of numbers and other reads. Rows are read at random
+    indices, some of them out of range."""
     choose = world.choices.pick
     first, second = choose(MATRICES)
     n, outer, k = len(first), choose((1, 2, 4)), choose((1, 2, 3))
@@ -116,7 +117,7 @@ def tables(world: World) -> Scope:
 
 
 def propose(world: World, scope: Scope) -> Pick:
-    """Mostly what the first matrix is indexed by."""
+    """Propose, mostly, the row index of the first matrix."""
     choose = world.choices.pick
     reduced = reduction_iterators(scope)
     assert isinstance(scope.body, Prod)

@@ -1,4 +1,5 @@
-"""Rearranging: bodies that are one polynomial. Directed tests stand at the edges."""
+"""The law `rearrange`: bodies that are the same polynomial are equal. With directed tests at the
+edges of its conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Rearrange:
-    """A few steps of algebra somewhere in the body, some of them wrong."""
+    """Propose the body after one to three random steps of algebra, some of them wrong."""
     body = scope.body
     for _ in range(world.choices.pick((1, 2, 3))):
         parts = [*composites(body), *leaves(body)]
@@ -54,7 +55,7 @@ def _step(choices: Choices, part: Scalar, parts: list[Scalar]) -> Scalar:
         case Call(fn="div"):
             return product([operands[0], Call("reciprocal", (operands[1],))])
         case Sum() if chance(choices, 2):
-            # a + b = a * (1 + b / a): wrong here and there, so it is refused
+            # Like a + b = a * (1 + b / a), but without the division: wrong, so it is refused.
             return product([operands[0], total([Num(1), *operands[1:]])])
     kind = choices.pick(("double", "cancel", "collect", "one", "drop", "swap", "sign"))
     if kind == "double":

@@ -1,4 +1,5 @@
-"""Recounting: a reduction by other iterators. Directed tests stand at the edges."""
+"""The law `recount`: a reduction over other iterators. With directed tests at the edges of its
+conditions."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.turns import by_turns
 
 
 def propose(world: World, scope: Scope) -> Recount:
-    """Digits of any base, in any direction, some that overlap, leave gaps or run further."""
+    """Propose two digits for an iterator, of any base and in either direction. Some overlap, leave
+    gaps or go beyond the iterator."""
     pick = world.choices.pick
     counts = []
     slot = len(scope.extents) - chance(world.choices, 30)
@@ -38,7 +40,7 @@ def propose(world: World, scope: Scope) -> Recount:
             value = value.range()[1] - value  # backward
         value = value + (pick((1, -1)) if chance(world.choices, 8) else 0)
         if scope.traversal and chance(world.choices, 4):
-            # The digits of one phase of the traversal.
+            # The lower digit is given by an iterator of the traversal (its phase).
             at = bare(pick(tuple(traversal_iterators(scope)))) * pick((1, -1)) + pick((0, 1))
             value, digits = bare(digits[0]) * step + at % base, digits[:1]
         counts.append(Count(old, value, digits[: 1 if chance(world.choices, 20) else 2]))
@@ -66,7 +68,7 @@ X = Read(leaf("x", 9), (it(0, 4) + it(1, 6),))
 W = Read(leaf("w", 6), (it(1, 6),))
 ALL = Read(leaf("v", 9), (it(1, 6),))
 
-# In range where 2 divides i + k; and where k is i + 1.
+# A read in range only where 2 divides i + k, and a read in range only where k is i + 1.
 EVEN = Read(leaf("x", 9), ((it(0, 4) + it(1, 6)) // 2 + (it(0, 4) + it(1, 6)) % 2 * 99,))
 ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
 
@@ -130,7 +132,8 @@ def test_counts_are_taken_back_into_what_they_were_made_of(scope: Scope, count: 
 
 
 def test_what_is_zero_beyond_one_iterator_may_not_be_so_beyond_two() -> None:
-    """x[k - h] of one element: at k = h = 2 it is in range again."""
+    """x[k - h] with x of one element is zero for k = 2 and h < 2, and for h = 2 and k < 2, but at
+    k = h = 2 it is in range again."""
     k, h = It(1, 2), It(2, 2)
     scope = Scope((4,), (2, 2), Read(leaf("x", 1), (bare(k) - bare(h),)))
     further = [Count(old, bare(It(n, 3)), (It(n, 3),)) for n, old in ((3, k), (4, h))]

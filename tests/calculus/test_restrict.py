@@ -1,4 +1,5 @@
-"""Restricting: what a mask hides isn't computed. Directed tests stand at the edges."""
+"""The law `restrict`: scores that a mask hides aren't computed. With directed tests at the edges of
+its conditions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.turns import by_turns
 
 
 def mask_of(world: World, body: Scalar) -> Mask:
-    """Some read of a scope as a mask, mostly one that reads nothing itself."""
+    """Propose a read in the body as the mask, if possible a read of a scope."""
     pick = world.choices.pick
     found = [read for read in reads(body) if isinstance(read.tensor, Scope)]
     read = pick(found or list(reads(body)))
@@ -39,7 +40,7 @@ def mask_of(world: World, body: Scalar) -> Mask:
 
 
 def places(world: World, scope: Scope) -> Restrict:
-    """The weights of a scope, and some places."""
+    """Propose the softmax weights that the scope reads, and a random range of places."""
     pick = world.choices.pick
     weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
     softmax = weights.tensor
@@ -148,9 +149,7 @@ HALVES = weighted(scores(Call("where", (Read(HALF, (ROW, KEY // 2)), X, Num(-INF
         ("places", PLAIN, given(PLAIN, step=2)),
     ],
 )  # fmt: skip
-def test_a_condition_that_fails_is_named(
-    condition: str, scope: Scope, arguments: Restrict
-) -> None:
+def test_a_condition_that_fails_is_named(condition: str, scope: Scope, arguments: Restrict) -> None:
     with pytest.raises(LawError) as refused:
         restrict(scope, arguments)
     assert (refused.value.law, refused.value.condition) == ("restrict", condition)
@@ -217,9 +216,7 @@ def test_a_guard_of_another_maximum_stays() -> None:
         (Call("where", (SEEN, X, Num(1000.5))), None, True),
     ],
 )
-def test_what_a_body_is_where_a_mask_hides(
-    body: Scalar, known: float | None, finite: bool
-) -> None:
+def test_what_a_body_is_where_a_mask_hides(body: Scalar, known: float | None, finite: bool) -> None:
     assert known_where(body, SEEN, 0.0) == known
     assert stays_finite(body, SEEN, 0.0) == finite
     assert known is None or math.isinf(known)

@@ -1,4 +1,5 @@
-"""The same sums of products, proposed by any rearrangement. Directed tests stand at the edges."""
+"""The law `same`: two scopes are the same sum of products. Random rearrangements of a scope are
+proposed, with directed tests at the edges of its conditions."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ from tests.turns import by_turns
 
 
 def other_iterators(world: World, scope: Scope) -> Same:
-    """Axes in any order, split, shifted in a wider box or turned round, some reductions outside;
-    and one time in three something is off by one."""
+    """Propose the scope with its axes permuted, split, shifted in a wider box or reversed, and some
+    reductions outside. Some proposals have a fault, such as an index that is off by one."""
     pick = world.choices.pick
     wrong = pick(("", "", "", "", "at", "box", "body", "fill"))
     image: dict[It, Index] = {}
@@ -103,7 +104,8 @@ def test_a_scope_over_other_iterators_is_equal(turn: int) -> None:
 
 
 def by_a_part(world: World, scope: Scope) -> Same:
-    """Every ``step``-th place from a first one along each axis, and where those are read."""
+    """Propose to read a part of a tensor: every ``step``-th place from a first one along each
+    axis."""
     pick = world.choices.pick
     found = list(reads(scope.body))
     if not found:
@@ -137,7 +139,7 @@ def test_whatever_part_is_read_is_equal(turn: int) -> None:
 
 
 def beyond(world: World) -> Scope:
-    """Reads that leave their tensors, under every reduction, with every fill."""
+    """A random scope of reads that are partly out of range, with any reducer and fill."""
     pick = world.choices.pick
     outer, inner = ([pick((3, 4, 5, 2)) for _ in range(n)] for n in (1, pick((1, 0, 1))))
     its = iterators((*outer, *inner))
@@ -154,7 +156,7 @@ def beyond(world: World) -> Scope:
 
 
 def on_a_box(world: World, scope: Scope) -> Same:
-    """Any box of some iterators."""
+    """Propose a random box of some of the iterators."""
     pick = world.choices.pick
     box = {}
     for one in iterators(scope.extents):
@@ -175,7 +177,7 @@ def test_whatever_is_bounded_is_equal(turn: int) -> None:
 
 
 def sum_of_terms(world: World) -> Scope:
-    """``R_y (f + g)`` of any terms."""
+    """A random scope ``R_y (f + g)``."""
     pick = world.choices.pick
     outer, inner = ([world.extent() for _ in range(pick((1, 2, 0)))] for _ in range(2))
     its = iterators((*outer, *inner))
@@ -187,7 +189,8 @@ def sum_of_terms(world: World) -> Scope:
 
 
 def by_terms(world: World, scope: Scope) -> Same:
-    """Term by term, or with a factor or a term too many or too few, in scopes of their own."""
+    """Propose the sum term by term, a factor as a scope of its own, the body multiplied out, or a
+    body with a factor or a term missing or doubled."""
     pick = world.choices.pick
     kind = pick(("terms", "terms", "factor", "without", "twice", "multiplied"))
     body = scope.body
@@ -219,12 +222,13 @@ def test_whatever_has_the_same_terms_is_equal(turn: int) -> None:
 
 
 def each(it: It) -> tuple[It, tuple[int, ...]]:
-    """An iterator, cut into its values."""
+    """An iterator, and the cuts between all of its values."""
     return it, tuple(range(1, it.extent))
 
 
 def apart(world: World, scope: Scope) -> Same:
-    """One of the iterators by its values, and another scope by one of its own."""
+    """Propose the sum over the values of one iterator, each value as a term; now and then without
+    the last value."""
     its = reduction_iterators(scope)
     if not its or scope.reducer != "sum":
         raise Rejected("no sum")
@@ -242,7 +246,7 @@ def apart(world: World, scope: Scope) -> Same:
 @by_turns
 def test_what_is_summed_value_by_value_is_equal(turn: int) -> None:
     def taken(scope: Scope, given: Same) -> Scope:
-        """The scope, from the sum of its values, the iterator told by its extent."""
+        """Return the proposed sum if the law accepts it for one of the iterators."""
         found = LawError("none", law="same", condition="products")
         for one in reduction_iterators(scope):
             try:
@@ -352,7 +356,7 @@ def test_one_step_before_the_edge_it_is_equal(scope: Scope, given: Same) -> None
 
 
 def test_what_is_outside_of_a_box_is_told_apart() -> None:
-    """-inf in a maximum, 0 in a sum: of one element read they are no one scope."""
+    """Reads of one element with fill -inf and with fill 0 aren't the same under a maximum."""
     lowest = Scope((6,), (2,), Read(leaf("y", 4), (it(0, 6) - 1 + 0 * it(1, 2),), -INF), "max")
     highest = Scope((6,), (2,), Read(leaf("y", 1), (it(0, 6) + it(1, 2) - 3,), -INF), "max")
     zero = Scope((6,), (2,), Read(leaf("y", 1), (it(0, 6) + it(1, 2) - 3,)), "max")
@@ -366,8 +370,8 @@ def test_what_is_outside_of_a_box_is_told_apart() -> None:
 
 @pytest.mark.parametrize("name", "abcdefgh")
 def test_a_sum_is_opened_where_iterators_are_alike(name: str) -> None:
-    """``sum_{k,h} {u + v}[i + k - 1, j + h - 1]``, k and h of one extent: the form over u may have
-    h first where the form over the sum has k."""
+    """``sum_{k,h} {u + v}[i + k - 1, j + h - 1]`` with k and h of one extent. The canonical form
+    over u may have h first, while the form over u + v has k first."""
     i, j, k, h = (It(slot, extent) for slot, extent in enumerate((4, 4, 3, 3)))
     window = bare(i) + bare(k) - 1, bare(j) + bare(h) - 1
     pieces = [leaf(name + piece, 4, 4) for piece in "uv"]

@@ -1,4 +1,5 @@
-"""Selecting rows, by data and by place, and constants. Directed tests stand at the edges."""
+"""The laws of rows that are picked by data or by place, and of constants. With directed tests at
+the edges of their conditions."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from tests.turns import by_turns
 
 
 def table(world: World) -> Scope:
-    """``L_{r,j} R_k f(r, j, k)``: reads of the row along any axis, sometimes shifted or beyond."""
+    """A random table ``L_{r,j} R_k f(r, j, k)``. The row r is read along any axis; some reads are
+    shifted or out of range."""
     pick = world.choices.pick
     row, column, inner = pick((4, 3, 2)), pick((1, 2)), pick((1, 2))
     r, j, k = iterators((row, column, inner))
@@ -51,7 +53,7 @@ def table(world: World) -> Scope:
 
 
 def data(world: World, _scope: Scope) -> Tensor:
-    """Names of rows, along one axis or two."""
+    """The ids of the rows: a tensor of up to two axes."""
     return leaf(world, world.choices.pick(((3,), (2, 2), (1,), ())), "ids", "int64")
 
 
@@ -68,7 +70,8 @@ def test_whatever_is_gathered_is_equal(turn: int) -> None:
 
 
 def propose(world: World, scope: Scope) -> Ungather:
-    """The table that the rows are of, times the other factors or some of them; or another one."""
+    """Propose the looked-up table times all or some of the other factors, read at the right place
+    or at random indices."""
     pick = world.choices.pick
     read = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
     found = read.tensor
@@ -221,7 +224,7 @@ def test_a_place_that_is_none_is_refused(condition: str, ids: Scope) -> None:
 
 
 def numbers(_world: World, scope: Scope) -> Numbers:
-    """Every tensor of one number that is read."""
+    """Propose all tensors in the body that are full of one number."""
     full = {read.tensor: read.tensor.attrs[1] for read in reads(scope.body)
             if isinstance(read.tensor, Op) and read.tensor.name == "Full"}  # fmt: skip
     return Numbers(tuple((tensor, float(value)) for tensor, value in full.items()

@@ -1,4 +1,4 @@
-"""A session reads what has changed, and asks what isn't known."""
+"""A session reads only the rows that have changed, and asks laws only what it doesn't know yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X, Y = leaf("x", 4, 8), leaf("y", 4, 8)
 
 
 def defined() -> Session:
-    """A small program after the rules that say what its operators mean."""
+    """A session with a small program, after the rules that define its operators."""
     session = Session(RULES)
     session.add([op("Relu", op("Add", X, Y)), op("Tanh", X)])
     saturate(session, DEFAULT_PHASES[:1], Limits())
@@ -26,7 +26,7 @@ def test_a_view_is_kept_until_a_class_changes() -> None:
     session = defined()
     view = session.view()
     assert session.fresh_view() is view
-    # Requests are filed and answered with nothing: rows are new, classes are not.
+    # Laws are asked and answer nothing: there are new rows, but no new e-classes.
     session.round("define", 1000)
     assert session.fresh_view() is view
     session.add([op("Exp", X)])
@@ -45,10 +45,10 @@ def test_what_has_not_changed_is_read_once() -> None:
 
 
 def test_a_class_that_changes_is_read_again() -> None:
-    """Numbers of classes change their meaning: what is remembered of them is what a view without a
-    memory reads."""
+    """The number of an e-class may stand for other members later. A view with a cache reads the
+    same members as a view without one."""
     session = Session(RULES)
-    # Indices of reshapes get smaller, so that one e-node reads as one scope, then as another.
+    # Indices of reshapes become smaller, so that one e-node is decoded to different scopes.
     flat = op("Reshape", X, attrs=((32,),))
     session.add([op("Relu", op("Reshape", flat, attrs=((4, 2, 4),))), op("Add", X, Y)])
     sizes = set()
@@ -63,23 +63,25 @@ def test_a_class_that_changes_is_read_again() -> None:
 
 
 def at_each_round(session: Session, check: Callable[[View], None]) -> None:
-    """Calls ``check`` before laws are asked, on programs in which classes merge and bodies get
-    smaller."""
+    """Call ``check`` before each time that laws are asked, on programs in which e-classes merge and
+    bodies become smaller."""
     a, b, c = leaf("a", 2, 8), leaf("b", 8, 8), leaf("c", 8, 2)
     flat = op("Reshape", X, attrs=((32,),))
     bias = op("Add", op("Relu", op("Matmul", a, b)), leaf("d", 8))
     products = op("Matmul", op("Matmul", a, b), c), op("Matmul", bias, c)
-    session.add([
-        op("Relu", op("Reshape", flat, attrs=((4, 2, 4),))),
-        op("Concat", *products, attrs=(0,)),
-    ])
+    session.add(
+        [
+            op("Relu", op("Reshape", flat, attrs=((4, 2, 4),))),
+            op("Concat", *products, attrs=(0,)),
+        ]
+    )
     session.on_view = lambda: check(session.fresh_view())
     saturate(session, DEFAULT_PHASES, Limits())
 
 
 def test_what_is_read_is_what_a_first_reading_reads() -> None:
-    """Rows and e-nodes that are still there are taken from before: all of them are what a reader
-    without a memory finds, and the same objects as before."""
+    """A reader reuses rows and e-nodes that it has read before. It returns the same rows as a new
+    reader, and for a known request the same object as before."""
     session = Session(RULES)
     known: dict[tuple[str, object], object] = {}
     united = []

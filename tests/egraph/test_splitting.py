@@ -1,4 +1,5 @@
-"""Computations in parts: pieces of concatenations, terms of sums, taps of one window; and edges."""
+"""Computations in parts: by the pieces of a concatenation, the terms of a sum, or the taps of a
+window; and directed tests at the edges."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BROADCAST = Scope((5, 5), (), Sum((Read(A, (I0, I1)), Read(leaf("c", 5), (I1,)))
 
 
 def windowed(row: Index, offset: int, joined: Tensor = JOINED, fill: float = 0.0) -> Scope:
-    """[i, j] = sum_k joined[row, j + k + offset] * w[k], i of 5 rows and k of 3 taps."""
+    """[i, j] = sum_k joined[row, j + k + offset] * w[k], with 5 rows i and 3 taps k."""
     j, k = it(1, 5), it(2, 3)
     return Scope((5, 5), (3,), Prod((Read(joined, (row, j + k + offset), fill), W_OF(k))))
 
@@ -49,7 +50,7 @@ def boxes(scope: Scope | None) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("offset", [0, -1, -3])
 def test_each_piece_is_computed_on_its_own_box(offset: int) -> None:
-    """Rows 0 and 1, and rows 2 to 4; also where the window leaves the tensor, with all pieces."""
+    """The pieces are rows 0 and 1, and rows 2 to 4. Windows may be partly out of range."""
     scope = windowed(I0, offset)
     parts = split(scope)
     assert [box[0] for box in boxes(parts)] == [2, 3] and parts is not None
@@ -68,7 +69,8 @@ def test_a_sum_over_the_pieces_is_the_sum_of_their_sums() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_at_one_place_of_a_stack_there_is_one_piece(place: int) -> None:
-    """Rows of a stack of two matrices; the other one lies beyond its ends."""
+    """A read at one place of a stack of two matrices reads only one of them; the other one is out
+    of range."""
     b, m, j, k = it(0, 2), it(1, 5), it(1, 5), it(2, 3)
     pieces = (Read(leaf("p", 5), (5 * b + m,)), Read(leaf("q", 5), (5 * b + m - 5,)))
     stack = Scope((2, 5), (), Sum(pieces))
@@ -77,7 +79,7 @@ def test_at_one_place_of_a_stack_there_is_one_piece(place: int) -> None:
     parts = expression_split(scope, read, stack, lambda _: None)
     assert parts is not None and isinstance(parts.body, Read)
     assert_equal(scope, parts)
-    # At both places the rows of one go on into those of the other.
+    # A read at both places reads rows of both matrices, so it isn't split.
     both = Read(stack, (it(0, 2), j + k - 1))
     scope = Scope((2, 5), (3,), Prod((both, W_OF(k))))
     assert expression_split(scope, both, stack, lambda _: None) is None
@@ -92,7 +94,8 @@ def test_a_piece_that_is_never_read_is_no_part() -> None:
 
 
 def test_what_else_is_read_in_one_piece_is_that_piece() -> None:
-    """sum_k x[k] * w[k], both of two pieces: x1 meets w1 only."""
+    """sum_k x[k] * w[k], where x and w have two pieces each: a piece of x is multiplied only by the
+    piece of w in the same place."""
     v, k = leaf("v", 5, constant=True), it(1, 5)
     ends = Read(leaf("p", 2), (it(0, 5),)), Read(leaf("q", 3), (it(0, 5) - 2,))
     other = Scope((5,), (), Sum(ends))

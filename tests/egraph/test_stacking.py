@@ -1,4 +1,5 @@
-"""Steps of unrolled loops as one product: the law as a property, and loops that the rules stack."""
+"""The products of an unrolled loop's steps as one product: properties of the law, and loops that
+the rules stack."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ places = st.tuples(st.integers(-1, 5), st.none() | st.integers(0, 6))
 def test_a_part_of_what_is_stacked_is_the_product(
     own: tuple[int, int | None], others: list[tuple[int, int | None]]
 ) -> None:
-    """Also where a place is outside of the tensor, and whatever the peers are."""
+    """The slice of the stacked product equals the step's product for any peers, and also if a place
+    is out of range."""
     scope = step(*own)
     outlined = outline(scope)[0]
     found = {outline(step(*at)) for at in (own, *others)}
@@ -64,7 +66,8 @@ def test_all_steps_that_stand_in_a_row_are_one_product() -> None:
 
 @pytest.mark.parametrize("peers", [[(0, None)], [(0, None), (1, None), (3, None)]])
 def test_what_is_alone_or_in_no_row_stays(peers: list[tuple[int, None]]) -> None:
-    """A product of all places between them would compute some that nobody wants."""
+    """Steps whose places aren't in a row aren't stacked: the product would also compute the places
+    between them."""
     found: set[Places] = {outline(step(*at))[1] for at in peers}
     assert not list(stacked(step(0, None), found))
 
@@ -81,7 +84,7 @@ X = eqsynth.input("x", (6, 1, 8))
 
 
 def products(outputs: list[Expr]) -> set[tuple[str, tuple[int, ...]]]:
-    """Products of the e-graph with their shapes."""
+    """The names and shapes of all operators in the saturated e-graph."""
     graph = saturate_terms(
         tuple(e.tensor for e in outputs), rules_of((), "real", where="test"), DEFAULT_PHASES,
         Limits(), False,
@@ -92,7 +95,8 @@ def products(outputs: list[Expr]) -> set[tuple[str, tuple[int, ...]]]:
 
 @pytest.mark.rotating
 def test_gates_of_all_time_steps_are_one_product() -> None:
-    """Six steps of two gates, and the state of each step depends on the one before."""
+    """Six steps with two gates each. Each state depends on the previous one, but the products with
+    x don't: they are one product of 6 rows and 16 columns."""
     w, v, u = (eqsynth.weight(name, (8, 8)) for name in "wvu")
     h = eqsynth.input("h", (1, 8))
     for t in range(6):

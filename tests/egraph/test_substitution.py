@@ -1,4 +1,5 @@
-"""Changes of variables: each is a bijection or relaxed where it is zero, and equal to its scope."""
+"""Changes of variables: each is a bijection, or adds only points at which the body is zero. The
+answers equal their scopes."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from tests.turns import by_turns
 
 
 def read(name: str, *at: Index, fill: float = 0.0, extra: int = 0) -> Read:
-    """A read of a tensor that just holds the indices."""
+    """A read of a tensor that is just large enough for the indices."""
     shape = [index.range()[1] + 1 + extra for index in at]
     return Read(leaf(name, *shape), at, fill)
 
 
 def inner(term: Tensor) -> Scope:
-    """The scope within the answer of a law."""
+    """The innermost scope in the answer of a law."""
     return [t for t in topological([term]) if isinstance(t, Scope)][0]
 
 
@@ -65,7 +66,7 @@ def test_substitution_needs_its_iterator_in_one_expression() -> None:
     assert sorted(inner(answer).extents) == [2, 4]
     twice = Scope((3, 2), (), Prod((read("x", h + r), read("y", h, r))))
     assert not substituted(twice)
-    # In // and % of it as well; an expression outside of them is another one.
+    # The expression may be inside of // and %. An index h outside of them is another expression.
     under = Scope((3, 2), (), Prod((read("x", (h + r) // 2, (h + r) % 2), read("y", r))))
     (answer,) = substituted(under)
     assert_equal(under, answer)
@@ -79,7 +80,7 @@ def test_an_expression_that_counts_through_takes_all_iterators_along() -> None:
     (answer,) = substituted(whole)
     assert_equal(whole, answer)
     assert sorted(inner(answer).traversal) == [2, 6]
-    # r alone, or steps of 3 over two: (q, r) isn't counted through.
+    # With r alone, or with steps of 3 over 2 values of r, the expression isn't a bijection.
     for other in (read("y", r), read("y", 3 * q + r)):
         scope = Scope((3, 2, 2), (), Prod((read("x", 2 * q + r), other, read("z", j))))
         assert all(sorted(inner(a).traversal) != [2, 6] for a in substituted(scope))
@@ -98,7 +99,8 @@ def test_multiples_of_one_expression_are_one_expression() -> None:
 
 @by_turns
 def test_iterator_splitting(turn: int) -> None:
-    # One in 150 of any scopes is split, so a turn may see none; the others are made for it.
+    # Of random scopes, one in 150 is split, so a turn may have none. The other two strategies draw
+    # scopes that are split more often.
     holds(turn, split, scopes(), accepted=0, examples=200)
     divided = products(
         factors=(1, 2), traversal=(1, 2), reduction=(0, 1), extents=st.integers(3, 5),
@@ -117,7 +119,7 @@ def test_a_dilated_window_is_a_window_on_rearranged_rows() -> None:
     scope = Scope((5,), (3,), Prod((read("x", i + 2 * k), read("w", k))))
     (answer,) = split(scope)
     assert_equal(scope, answer)
-    # Rows 0 2 4 and 1 3 (5): relaxed to two equal halves.
+    # Rows 0, 2, 4 and rows 1, 3, 5: row 5 is added, so that both halves are equally long.
     assert sorted(inner(answer).traversal) == [2, 3]
     strided = Scope((5,), (3,), Prod((read("x", 2 * i + k), read("w", k))))
     assert not split(strided)
@@ -135,7 +137,7 @@ def test_the_remainder_starts_where_the_expression_does() -> None:
 
 
 def apart(rows: int, order: tuple[int, int, int]) -> tuple[Scope, Tensor]:
-    """``{g}[i // 2, i % 2, j]``, the axes of g in an order; and g."""
+    """The scope ``{g}[i // 2, i % 2, j]`` with the axes of g in the given order, and g."""
     i, j = it(0, rows), it(1, 3)
     of_g = read("g", *[(i // 2, i % 2, j)[n] for n in order])
     return Scope((rows, 3), (), of_g), of_g.tensor
@@ -156,7 +158,7 @@ def test_a_map_takes_a_rearrangement_on(rows: int, order: tuple[int, int, int]) 
         answer = end(substitution.operand_split(scope, {whole: view}))
         assert answer is not None
         assert_equal(scope, answer)
-        # The axes in the order of the operand's, each read as it is.
+        # The traversal has the order of g's axes, and each index is a bare iterator.
         (first,) = [r for r in reads(inner(answer).body) if r.tensor == g]
         its = [index.bare() for index in first.index]
         kept = [it.slot for it in its if it and it.slot < len(inner(answer).traversal)]
@@ -207,7 +209,7 @@ def test_reduction_splitting(turn: int) -> None:
 
 
 def taps(factor: Read | Call, reducer: str = "sum", extent: int = 5) -> Scope:
-    """A window of five taps over x, weighed by ``factor``."""
+    """A window of ``extent`` taps over x, weighted by ``factor``."""
     i, k = it(0, 3), it(1, extent)
     return Scope((3,), (extent,), Prod((Read(leaf("x", 9), (i + k,)), factor)), reducer)
 
@@ -231,12 +233,12 @@ K = it(1, 5)
     ids=["longer", "fill", "reversed", "modulo", "max", "prod", "exp", "bias", "infinite"],
 )  # fmt: skip
 def test_a_reduction_is_relaxed_only_where_the_product_is_zero(scope: Scope) -> None:
-    """5 taps as 2 x 3: the sixth must be zero by itself."""
+    """5 taps become 2 x 3 taps only if the product at the sixth is zero without a condition."""
     assert not kernel_split(scope)
 
 
 def test_a_reduction_is_relaxed_where_the_weight_ends() -> None:
-    # In reverse, the sixth tap is before the weight's first.
+    # In reverse order, the sixth tap is before the first element of the weight, which is 0.
     backward = taps(read("w", 4 - K, extra=1))
     for scope in (taps(read("w", K)), taps(read("w", it(1, 4), extra=2), extent=4), backward):
         (answer,) = kernel_split(scope)

@@ -1,4 +1,5 @@
-"""Correlation by tiles: matrices proved exact, their errors, and what is made of them."""
+"""Correlation by tiles (Winograd's algorithms): the matrices are proved exact, their rounding
+errors are bounded, and windows computed by tiles equal the windows."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ CHOSEN = {size: correlation(*size) for size in ((2, 3), (4, 3), (6, 3), (2, 5), 
 
 
 def outputs_of(algorithm: Algorithm) -> list[sympy.Expr]:
-    """What the algorithm gives for symbols, less what a correlation gives."""
+    """The outputs of the algorithm for symbolic inputs, minus the outputs of a correlation."""
 
     def matrix(rows: object) -> sympy.Matrix:
         return sympy.Matrix([[sympy.Rational(e.numerator, e.denominator) for e in r] for r in rows])
@@ -82,7 +83,7 @@ def floats(rows: object) -> np.ndarray:
 
 
 def along(matrix: np.ndarray, values: np.ndarray, axis: int) -> np.ndarray:
-    """The matrix times the columns along an axis, its terms added one after the other."""
+    """The matrix times the values along an axis. Terms are added one after the other."""
     columns = np.moveaxis(values, axis, 0)
     rows = [sum(np.asarray(e, values.dtype) * c for e, c in zip(row, columns, strict=True))
             for row in matrix]  # fmt: skip
@@ -90,8 +91,8 @@ def along(matrix: np.ndarray, values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def by_tiles(algorithm: Algorithm, axes: int, data: np.ndarray, filters: np.ndarray) -> np.ndarray:
-    """Results of tiles (tiles, channels, *inputs), filters (channels, *taps), in their dtype;
-    filters are transformed in float64, as constants may be, and rounded."""
+    """The outputs of tiles (tiles, channels, *inputs) and filters (channels, *taps), computed in
+    the dtype of the data. The filters are transformed in float64, as constants are, and rounded."""
     kind, u = data.dtype, filters.astype(np.float64)
     for axis in range(axes):
         data = along(floats(algorithm.data), data, 2 + axis)
@@ -117,8 +118,8 @@ def random_tiles(algorithm: Algorithm, axes: int) -> tuple[np.ndarray, np.ndarra
 
 
 def worst_tiles(algorithm: Algorithm, axes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Data and filters with the signs of a row of each matrix, for each row, so that what is added
-    up grows as far as it can; their sizes are no powers of two, so that all of it is rounded."""
+    """Data and filters whose signs are those of a matrix row, so that the sums grow as large as
+    possible. Their absolute values aren't powers of two, so that every operation rounds."""
     random = np.random.default_rng(1)
 
     def signs(matrix: np.ndarray, number: int) -> np.ndarray:
@@ -142,8 +143,8 @@ ERRORS_IDS = [f"F{size} {n}" for size in CHOSEN for n in (1, 2)]
 @pytest.mark.rotating
 @pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
 def test_the_error_is_within_its_bound_on_any_data(algorithm: Algorithm, axes: int) -> None:
-    """Operations that a term passes: of each transform (the filter's rounds once), and of the sum
-    over the channels; data and filters are 1 at most."""
+    """``passes`` is the number of operations on the way of a term: those of each transform (the
+    filter's rounds once), and the sum over the channels. Data and filters are at most 1."""
     passes = axes * (2 * algorithm.inputs + 2 * algorithm.products) + CHANNELS + 2
     largest = CHANNELS * (algorithm.taps * worst_growth(algorithm)) ** axes
     bound = passes * HALF_EPS * largest
@@ -159,8 +160,8 @@ def test_the_error_is_within_its_bound_on_any_data(algorithm: Algorithm, axes: i
 @pytest.mark.rotating
 @pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
 def test_roundings_grow_as_the_matrices_say(algorithm: Algorithm, axes: int) -> None:
-    """Root mean square of the errors at the worst output of a tile, over that of a sum over the
-    channels by itself, both relative to the results."""
+    """``growth`` predicts the root mean square error at the worst output of a tile, divided by that
+    of a plain sum over the channels, both relative to the results."""
     data, filters = random_tiles(algorithm, axes)
     error = np.sqrt((off_by(algorithm, axes, data, filters).astype(float) ** 2).mean(0)).max()
     typical = np.sqrt(CHANNELS * algorithm.taps**axes)
@@ -176,8 +177,8 @@ def test_roundings_grow_as_the_matrices_say(algorithm: Algorithm, axes: int) -> 
 @pytest.mark.rotating
 @pytest.mark.parametrize(("algorithm", "axes"), ERRORS, ids=ERRORS_IDS)
 def test_what_is_real_is_off_by_what_the_check_lets_pass(algorithm: Algorithm, axes: int) -> None:
-    """Of random data the largest error in roundings of a typical result: within the check's bound
-    for what is `real`, and not for what grows to more than twice as many."""
+    """The largest error on random data, in roundings of a typical result, is within the checker's
+    bound if the algorithm is `real`, and beyond it if its roundings grow much more."""
     data, filters = random_tiles(algorithm, axes)
     typical = np.sqrt(CHANNELS * algorithm.taps**axes)
     largest = abs(off_by(algorithm, axes, data, filters)).max() / typical / HALF_EPS / 2
@@ -212,7 +213,7 @@ def slid(index: object, extent: int = 7, fill: float = 0.0) -> Read:
 
 
 def by_one(algorithm: Algorithm) -> tuple[Scope, Path | None]:
-    """A padded window of as many taps as the algorithm has, and the scope by tiles."""
+    """A padded window with the algorithm's number of taps, and the window computed by tiles."""
     taps = algorithm.taps
     data = Read(leaf("d", 8), (it(0, 7) + it(1, taps) - 1,))
     scope = Scope((7,), (taps,), Prod((data, Read(leaf("w", taps), (it(1, taps),)))))
@@ -249,7 +250,8 @@ def test_a_window_by_tiles_is_equal(size: tuple[int, int], body: Scalar) -> None
 @pytest.mark.parametrize("size", [2, 7, 9, 54])
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 def test_a_dilated_window_of_two_axes_is_known_by_its_matrices(size: int, dilation: int) -> None:
-    """Phases, tiles and places in a tile come together to the position, at all sizes."""
+    """A dilated window along two axes is computed by tiles at all sizes: a position is made of its
+    phase, its tile and its place in the tile."""
     i, j, k, h = (it(slot, extent) for slot, extent in enumerate((size, size, 3, 3)))
     data = Read(leaf("d", size, size), (i + k * dilation - 1, j + h * dilation - 1))
     scope = Scope((size, size), (3, 3), Prod((data, Read(leaf("w", 3, 3), (k, h)))))

@@ -1,4 +1,5 @@
-"""Matching of transposed convolutions: attributes from indices, and what is none."""
+"""Matching of transposed convolutions: attributes are derived from indices, and other scopes aren't
+matched."""
 
 from __future__ import annotations
 
@@ -30,21 +31,21 @@ X = leaf("x", 2, 4, 3, 2)
 
 
 def defined(whole: Op) -> Scope:
-    """What the operator is: output i sums taps k at pixels u with s*u + d*k = i + p; all other taps
-    read far outside."""
+    """The definition of the operator as a scope: output i is the sum over taps k and pixels u with
+    s*u + d*k = i + p. All other taps read far out of range."""
     by = comprehension(whole, RULES.meanings)
     assert by is not None
     return instantiate(by.text, by.tensors, by.numbers, whole.shape)
 
 
 def transposed(s: Pair, p: Pair, o: Pair, d: Pair, groups: int, kernel: Pair) -> tuple[Op, Scope]:
-    """The operator, and its taps of one phase."""
+    """The operator, and its scope with the taps of one phase."""
     w = leaf("w", 4, 3, *kernel, constant=True)
     whole = op("ConvTranspose2d", X, w, attrs=(s, p, o, d, groups))
     scope = defined(whole)
     phases = phase_select(canonical(scope))
     selected = phases.scope if phases else canonical(scope)
-    # As the rules of indices write them: (i - 2*k) // 2 = i // 2 - k.
+    # Indices as the rules of indices simplify them: (i - 2*k) // 2 = i // 2 - k.
     body = rewrite_leaves(selected.body, simplified)
     return whole, canonical(Scope(selected.traversal, selected.reduction, body))
 
@@ -61,7 +62,7 @@ def operators(term: Tensor | None) -> list[Op]:
 
 
 def opens_to(found: Tensor, scope: Scope) -> bool:
-    """The term that was found is, as defined, the scope: steps of the calculus lead there."""
+    """Whether steps of the calculus lead from the definition of the matched term to the scope."""
     meanings = [(own, by) for own in operators(found)
                 if (by := comprehension(own, RULES.meanings)) is not None]  # fmt: skip
     return recounted(*sides(found, scope, tuple(meanings))) is not None
@@ -89,7 +90,7 @@ def test_its_attributes_are_those_of_the_equation(
 
 
 def one_axis(over: Index, at: Index, weights: int, image: int = 3, outputs: int = 6) -> Scope:
-    """[i] = sum_{c,q} x[c, over] * w[c, at], i the output and q the second reduction, of two."""
+    """[i] = sum_{c,q} x[c, over] * w[c, at], where i is the output and q < 2."""
     c = it(1, 3)
     x, w = leaf("x", 3, image), leaf("w", 3, weights, constant=True)
     return canonical(Scope((outputs,), (3, 2), Prod((Read(x, (c, over)), Read(w, (c, at))))))
@@ -137,7 +138,8 @@ def test_the_output_may_be_an_index_of_one_operand(
 def test_one_output_is_summed_over_what_meets_in_it(
     over: Index, at: Index, weights: int, attrs: tuple[int, int, int, int]
 ) -> None:
-    """An axis of one element leaves no iterator behind, only the line of pixels and taps."""
+    """If the axis has one output, the scope has no iterator for it, only pairs of pixels and taps.
+    The attributes are derived from these pairs."""
     scope = one_axis(over, at, weights, image=over.range()[1] + 1, outputs=1)
     found = match_conv_transpose2d(scope)
     assert found is not None
@@ -146,7 +148,7 @@ def test_one_output_is_summed_over_what_meets_in_it(
     assert whole.attrs == ((1, stride), (0, padding), (0, more), (1, dilation), 1)
     assert_equal(scope, found)
     assert opens_to(found, scope)
-    # One step further, and the line has a third tap, which isn't summed.
+    # One step further, the output would have a third pair, which isn't summed.
     further = one_axis(over + dilation, at, weights + stride, image=9, outputs=1)
     assert not operators(match_conv_transpose2d(further))
 
@@ -162,7 +164,8 @@ def test_both_axes_of_one_element() -> None:
 
 @pytest.mark.parametrize(("far", "matched"), [(99, True), (4, True), (3, False), (-1, False)])
 def test_outputs_that_no_pixel_meets_read_nothing(far: int, matched: bool) -> None:
-    """Stride and dilation of 2: every second output is empty, unless what it reads is inside."""
+    """With stride 2 and dilation 2, every second output has no tap. The scope is matched only if it
+    reads out of range there."""
     scope = one_axis(OUT // 2 - TAP + far * (OUT % 2), TAP, 2)
     found = match_conv_transpose2d(scope)
     assert bool(operators(found)) == matched
@@ -174,7 +177,8 @@ def test_outputs_that_no_pixel_meets_read_nothing(far: int, matched: bool) -> No
 
 
 def test_more_or_less_than_the_operator_gives() -> None:
-    """An output padding of less than a stride; what is less is a slice, what is more isn't it."""
+    """The output padding is less than the stride. A shorter output is a slice of the operator, a
+    longer one isn't matched."""
     for outputs, padding, kinds in ((7, 1, set()), (5, 0, {"Slice"})):
         i = it(0, outputs)
         scope = one_axis((i + 1) // 2 - TAP, 2 * TAP + (i + 1) % 2, 4, outputs=outputs)
@@ -233,7 +237,8 @@ def test_what_it_means_is_turned_into_it(
 
 
 def test_it_is_found_without_knowing_it() -> None:
-    """In the e-graph of EinNet's product and sum over the taps of a phase."""
+    """Saturating EinNet's form (a product, then a sum over the taps of a phase) finds the
+    operator."""
     graph = saturate(program_of(matmul_and_taps_of_one_phase())[0].outputs[0])
     found = [
         member

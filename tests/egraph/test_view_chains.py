@@ -1,4 +1,4 @@
-"""Scope -> view: chains of primitives against the interpreter, found in the e-graph too."""
+"""Scopes as chains of views: chains are compared with the interpreter, and found in the e-graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.turns import by_turns, in_turns
 Map = Callable[..., tuple[Index, ...]]
 Shape = tuple[int, ...]
 
-# The result's extents, the tensor's, the index map, the views from the tensor to the result.
+# Each chain: the extents of the result and of the tensor, the index map, the names of the views.
 CHAINS: dict[str, tuple[Shape, Shape, Map, str]] = {
     "blocks": ((4, 6), (24,), lambda i, j: (6 * i + j,), "Split"),
     "blocks, off": ((4, 6), (36,), lambda i, j: (6 * i + j + 12,), "Slice Split"),
@@ -70,7 +70,7 @@ def scope_of(traversal: Shape, shape: Shape, index: Map, fill: float = 0.0) -> S
 
 
 def views(term: Tensor) -> list[str]:
-    """The names of the views, from the tensor on."""
+    """The names of the views of a chain, the view of the tensor first."""
     return [t.name for t in topological([term]) if isinstance(t, Op)]
 
 
@@ -85,8 +85,8 @@ def test_a_single_read_is_a_chain_of_views(name: str) -> None:
 
 @pytest.mark.parametrize(("fill", "padded"), [(0.0, True), (2.0, True), (-INF, False)])
 def test_integers_are_padded_by_numbers_only(fill: float, padded: bool) -> None:
-    """A read gives the smallest integer outside; Pad by an infinity has no meaning (found by
-    ``eqsynth rules check``)."""
+    """A read of integers with an infinite fill gives the smallest integer, but Pad with infinity
+    has no meaning for integers (found by ``eqsynth rules check``)."""
     x = leaf("x", 5, dtype="int64")
     scope = Scope((9,), (), Read(x, (it(0, 9) - 2,), fill))
     chain = view_chain(scope)
@@ -97,7 +97,7 @@ def test_integers_are_padded_by_numbers_only(fill: float, padded: bool) -> None:
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_another_fill_is_kept_or_there_is_no_chain(name: str) -> None:
-    """Unfold reads 0 outside; where the scope reads something else there, Pad says so."""
+    """Unfold reads 0 out of range. If the scope has another fill, the chain begins with a Pad."""
     traversal, shape, index, _ = CHAINS[name]
     for fill in (-INF, 2.5):
         scope = scope_of(traversal, shape, index, fill)
@@ -136,7 +136,8 @@ def test_what_is_no_chain_of_views_stays_a_scope(scope: Scope) -> None:
 def test_no_chain_of_a_diagonal_is_searched_for(
     scope: Scope, searched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search would find none, after all the states that it may look at."""
+    """A diagonal has no chain. Without the check, the search would visit all allowed states to find
+    that out."""
     view_chain.cache_clear()
     if searched:
         monkeypatch.setattr(view_chains, "_is_diagonal", lambda _index: False)
@@ -147,7 +148,8 @@ def test_no_chain_of_a_diagonal_is_searched_for(
 
 
 def test_an_overlap_that_unfold_would_read_is_no_unfold() -> None:
-    """x[i + j] over two rows apart is not the window of one: the axis ends inside."""
+    """``x[i + j - 2]`` with 3 taps j is not Unfold, which reads ``x[i + j - 1]``. The chain that is
+    found equals the scope."""
     scope = scope_of((6, 3), (6,), lambda i, j: (i + j - 2,))
     chain = view_chain(scope)
     assert chain is not None
@@ -159,7 +161,7 @@ SYNO = ("Split", "Merge", "Shift", "Unfold", "Stride", "Permute", "Slice", "Pad"
 
 @st.composite
 def composed(draw: st.DrawFn, count: int = 4) -> tuple[Scope, Tensor]:
-    """A chain of up to so many primitives, and its index maps composed to one read."""
+    """Draw a chain of up to ``count`` views, and its composed index maps as a scope of one read."""
     term: Tensor = leaf("x", *draw(st.sampled_from([(6,), (4, 3), (2, 6), (12,), (2, 3, 4)])))
     scope: Scope | None = None
     for _ in range(draw(st.integers(count // 2, count))):
@@ -193,7 +195,7 @@ def composed(draw: st.DrawFn, count: int = 4) -> tuple[Scope, Tensor]:
         else:
             scope = merge(defined, read, scope)
             if scope is None:
-                # Read outside of what was cut: no single read.
+                # The chain reads beyond what an earlier view has cut off, so it isn't one read.
                 return draw(composed(count))
         term = after
     return (scope, term) if scope is not None else draw(composed(count))
@@ -217,7 +219,7 @@ def test_composed_views_are_taken_apart_again(turn: int) -> None:
             assert all(operator(name).kind == "view" for name in views(chain))
 
     check()
-    # Identities have no chain; some maps hold a sum under // that only index.egg takes apart.
+    # Identities have no chain. Some maps have a sum under // that only index.egg simplifies.
     assert found[True] >= 3 * found[False], found
 
 
@@ -238,7 +240,8 @@ def test_the_rules_find_the_view(name: str) -> None:
 @pytest.mark.rotating
 @pytest.mark.parametrize("mode", ["circular", "reflect", "replicate", "nearest"])
 def test_reads_of_an_element_again_are_scopes_among_others(mode: str) -> None:
-    """Borders that repeat and nearest neighbours, between a map and a convolution."""
+    """Paddings that repeat elements, or nearest-neighbour sampling, between a map and a
+    convolution."""
     x = ops.relu(eqsynth.input("x", (1, 2, 4, 5)))
     w = eqsynth.weight("w", (3, 2, 3, 3))
     again = ops.upsample_nearest(x, (6, 7)) if mode == "nearest" else ops.pad(x, (1, 1, 2, 1), mode)
@@ -254,7 +257,7 @@ def test_reads_of_an_element_again_are_scopes_among_others(mode: str) -> None:
 @settings(max_examples=times(0.16))
 @given(composed(6))
 def test_chains_of_six_views_stay_small_and_consistent(case: tuple[Scope, Tensor]) -> None:
-    """All members of every class agree; the e-graph grows with the chain, not with its subsets."""
+    """All members of every e-class are equal, and the e-graph has at most 400 e-nodes."""
     _, term = case
     graph = saturate(term)
     assert graph.stop == "saturated"
@@ -297,7 +300,7 @@ EQUAL = {
     "Reduce of an Expand": (ops.sum(syno.expand(PAIR, 0, 7), 0), PAIR * 7.0),
 }  # fmt: skip
 
-# [(i + j - K/2) / B, (i + j - K/2) % B] against [i / B, i % B + j - K/2]: not at a block's border.
+# [(i + j - K/2) / B, (i + j - K/2) % B] and [i / B, i % B + j - K/2] differ at a block's border.
 BORDERS = syno.unfold(syno.merge(PAIR, 0), 0, 3), syno.merge(syno.unfold(PAIR, 1, 3), 0)
 
 
@@ -315,7 +318,8 @@ def test_what_syno_calls_equal_is_found(name: str) -> None:
 
 
 def test_what_syno_calls_nearly_equal_is_not_united() -> None:
-    """Fig. 3(c): a window over merged axes goes across the blocks."""
+    """Syno's Fig. 3(c): a window over merged axes crosses the borders of blocks, a window within a
+    block doesn't."""
     left, right = (side.tensor for side in BORDERS)
     with pytest.raises(AssertionError):
         assert_equal(left, right)

@@ -1,4 +1,5 @@
-"""Matching of convolutions and band products: groups, rearranged images, attributes, edges."""
+"""Matching of convolutions and band products: groups, rearranged images, attributes, and scopes at
+the edges that aren't matched."""
 
 from __future__ import annotations
 
@@ -136,7 +137,7 @@ def test_a_band_product(dilation: int) -> None:
 
 
 def test_a_band_ends_where_its_operand_does() -> None:
-    """Beyond the last row G2BMM reads 0, and so must the scope."""
+    """G2BMM reads 0 beyond the last row, so a scope that reads something else isn't matched."""
     m, w = it(1, M), it(2, BAND)
     for scope in (
         g2bmm(m + w - 1, M + 1),

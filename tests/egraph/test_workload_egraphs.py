@@ -1,4 +1,4 @@
-"""The whole e-graph is the test: on every workload, all members of a class have one value."""
+"""On every workload, all members of each e-class of the saturated e-graphs have the same value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eqsynth.ir.tensor import Weight
 from eqsynth.rules import load_rules
 from eqsynth.testing import assert_egraph_consistent
 
-# Quick enough for every run; the others are `slow`.
+# The workloads that are quick enough for every run; the others are marked `slow`.
 QUICK = {name for name, w in WORKLOADS.items() if w.suite == "algebra"} | {
     "resnet18", "gcn", "bert64", "fsrcnn",
 }  # fmt: skip
@@ -24,7 +24,7 @@ def workload(name: str) -> object:
     return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
 
 
-# The quick ones first, so that each day has some of them.
+# The quick workloads come first, so that each turn has some of them.
 @pytest.mark.rotating
 @pytest.mark.parametrize("name", map(workload, sorted(WORKLOADS, key=lambda n: n not in QUICK)))
 def test_every_class_has_one_value(name: str) -> None:
@@ -35,7 +35,7 @@ def test_every_class_has_one_value(name: str) -> None:
     segments = {segment.key: segment for segment in cut(captured.program)}
     for segment in segments.values():
         graph = saturate_terms(segment.roots, rules, DEFAULT_PHASES, Limits(deadline_s=20), False)
-        # The weights themselves: a variance is not negative, and 0 * NaN is not 0.
+        # With the real weights: with random ones a variance may be negative, and 0 * NaN isn't 0.
         weights = {
             name.label: captured.weights[term.label].detach().numpy()
             for name, term in segment.names.items()
