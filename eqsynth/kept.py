@@ -2,8 +2,8 @@
 
 Every file begins with a checksum of its content. A new file is written under another name and then
 renamed, so that no reader finds half of it. When the files of a directory have too many bytes, the
-files that were unused for longest are deleted. A process checks this only when it has written a
-256th of the allowed bytes, so each process may exceed the limit by a 256th. A damaged file, or a
+files that were unused for longest are deleted. A process checks this at its first file, then after
+each 256th of the allowed bytes, so it may exceed the limit by a 256th. A damaged file, or a
 directory that can't be read or written, costs time but raises no error. Although the directory
 belongs to the user, a pickled value is read as data: it can't call functions. Not here: which
 values are kept, and under which names (``egraph/remembered.py``, ``extract/chosen.py``,

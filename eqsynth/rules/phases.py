@@ -55,7 +55,7 @@ class RawRule:
 
 @dataclass(frozen=True)
 class Phased:
-    """The parts of a Rule that this module computes."""
+    """The fields of a Rule that this module computes (see ``rule.py``)."""
 
     kind: Kind
     equality: tuple[Tree, Tree] | None
@@ -373,6 +373,7 @@ def _expand(tree: Tree, definitions: dict[str, Tree], active: frozenset[str] = f
 
 
 def _lift_action(action: Tree, lifter: _Lifter) -> Tree:
+    """Return an action in which variables replace the calls that move into the query."""
     if action[0] == "set":
         _, call, value = action
         return ("set", (call[0], *map(lifter.lift, call[1:])), lifter.lift(value))
@@ -385,6 +386,11 @@ def _as_fact(action: Tree) -> Tree:
 
 
 def _sorts(columns: Iterable[str], trees: Iterable[Tree], known: Declarations) -> list[str]:
+    """Return the sort of each variable of ``columns``, inferred from the trees.
+
+    Raises:
+        Unusable: the sorts contradict each other, or more than one sort is possible.
+    """
     try:
         domains = infer_sorts(trees, known)
     except SortMismatch as mismatch:

@@ -12,8 +12,8 @@ it. A scope equals its expanded form by six steps, each a function here or in a 
 Proof. Let the scope be ``L_X R_Y f`` with the reducer R. Look at one element x of X at which every
 value that either side computes is a finite number.
 
-1. Pieces (:func:`_joined`). X and Y are boxes, and the cuts divide them into disjoint boxes whose
-   union is X and Y. An element of a concatenation is an element of the piece in which it lies.
+1. Pieces (:func:`_joined`). X and Y are boxes, and the cuts divide each of them into disjoint boxes
+   that cover it. An element of a concatenation is the element of the piece in which it lies.
    Reducers are associative and commutative, so R over Y is R of the results over the parts of Y.
 2. Writing out (:meth:`_Pieces.written_out`). In a piece where all values of v lie in
    [k*n, (k+1)*n), ``v % n`` is ``v - k*n`` and ``v // n`` is k. A read of ``t = L g`` that is in
