@@ -281,6 +281,9 @@ FAR = Read(leaf("z", 4), (it(0, 4) - 1,), -INF)
 SUM = Read(Scope((4,), (), Sum((NEAR, FAR))), (it(0, 4),))
 EXP = Scope((4,), (), Call("exp", (NEAR,)))
 
+# y lies at 1..4 of six places, and at 2..5: the same elements in boxes that begin elsewhere.
+EARLY, LATE = (Scope((6,), (), Read(leaf("y", 4), (it(0, 6) - n,))) for n in (1, 2))
+
 HIGH = Scope((6, 2), (3,), INNER.body, "max")
 Y = Read(leaf("y", 3), (it(1, 3),))
 OVER = Scope((2,), (3,), Sum((Read(leaf("x", 2, 3), (it(0, 2), it(1, 3))), Y)))
@@ -299,6 +302,8 @@ def at(inner: Scope, *index: Index, outer: tuple[It, ...] = (), fill: float = 0.
         ("products", SCOPE, at(split(), bare(A) % 3, bare(A) // 3)),
         ("products", SCOPE, at(split(0, 3), *QR)),
         ("products", EXP, at(EXP, it(0, 4) + 1, scope=EXP)),
+        ("products", EARLY, Same(LATE)),
+        ("products", LATE, Same(EARLY)),
         ("products", SCOPE, at(HIGH, bare(A), bare(B), outer=(B,))),
         ("type", SCOPE, Same(Scope((6, 1), (2, 3), renumber(SCOPE.body, {0: 0, 1: 2, 2: 3})))),
         ("type", SCOPE, Same(Scope((6,), (0,), Read(leaf("x", 8), (bare(A),))))),
