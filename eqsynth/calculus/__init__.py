@@ -25,8 +25,8 @@ An argument may state a hypothesis: that a tensor equals a scope (both are membe
 or that an operator is what a rule file defines it as. The law's equality then holds if the
 hypothesis does; ``deriving.hypotheses`` lists the hypotheses, for the caller to justify.
 
-``notation.py`` parses comprehensions, the text of definitions; ``views.py`` gives views, reductions
-and fused operators as scopes; ``deriving.py`` applies a sequence of laws; ``scopes.py`` builds
-scopes; ``conditions.py`` holds the conditions that laws share, ``checking.py`` how a law refuses.
-The room imports only ``ir`` and ``errors``. Not here: canonical forms (``ir/normal.py``).
+``views.py`` gives views, reductions and fused operators as scopes; ``deriving.py`` applies a
+sequence of laws; ``conditions.py`` holds the conditions that laws share, ``checking.py`` how a law
+refuses. The room imports only ``ir`` and ``errors``. Not here: canonical forms (``ir/normal.py``),
+builders of scopes (``ir/scopes.py``), the text of comprehensions (``ir/notation.py``).
 """

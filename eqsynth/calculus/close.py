@@ -14,9 +14,9 @@ from functools import partial
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.scopes import closed, reduction_iterators, same_scope
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Prod, Read, Scalar, Sum, children, dtype_of, iterators, rebuild
+from eqsynth.ir.scopes import closed, reduction_iterators, same_scope
 from eqsynth.ir.tensor import Scope
 
 _require = partial(checking.require, law="close")

@@ -18,7 +18,6 @@ from itertools import combinations
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_finite
-from eqsynth.calculus.scopes import closed, same_scope, traversal_iterators
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.scalar import (
     Call,
@@ -34,6 +33,7 @@ from eqsynth.ir.scalar import (
     leaves,
     rebuild,
 )
+from eqsynth.ir.scopes import closed, same_scope, traversal_iterators
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 

@@ -3,7 +3,7 @@
     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]
 
 ``views.py`` gives the scopes of views and reductions. Any other operator is defined by a rule file,
-with a comprehension (``notation.py``); that the rule file has this definition is a hypothesis,
+with a comprehension (``ir/notation.py``); that the rule file has this definition is a hypothesis,
 which the caller of the law must justify (``deriving.hypotheses``).
 """
 
@@ -15,14 +15,14 @@ from functools import partial
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.inline import Inline, inline
-from eqsynth.calculus.notation import instantiate
-from eqsynth.calculus.scopes import read_all, reduction_iterators, same_scope, scope_over
 from eqsynth.calculus.views import defining_scope
 from eqsynth.errors import LawError
 from eqsynth.ir.index import It
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import remembered
+from eqsynth.ir.notation import instantiate
 from eqsynth.ir.scalar import Num, Read, Scalar, reads, rewrite_leaves, tree_size
+from eqsynth.ir.scopes import read_all, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
 

@@ -29,7 +29,6 @@ from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
 from eqsynth.calculus.same import Same, same
-from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.calculus.select import (
     Gather,
     Numbers,
@@ -43,6 +42,7 @@ from eqsynth.calculus.select import (
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, leaves, rewrite_leaves
+from eqsynth.ir.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 

@@ -20,7 +20,6 @@ from eqsynth.calculus.conditions import (
     keeps_one_dtype,
     vanishes_outside,
 )
-from eqsynth.calculus.scopes import same_scope
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Prod,
@@ -34,6 +33,7 @@ from eqsynth.ir.scalar import (
     rewrite_leaves,
     substitute,
 )
+from eqsynth.ir.scopes import same_scope
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_finite, is_product
-from eqsynth.calculus.scopes import reduction_iterators, same_scope
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import substituted
 from eqsynth.ir.scalar import Read, factors_of, iterators, product
+from eqsynth.ir.scopes import reduction_iterators, same_scope
 from eqsynth.ir.tensor import Op, Scope, is_literal
 from eqsynth.ir.types import is_float
 

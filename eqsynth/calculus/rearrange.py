@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_finite
-from eqsynth.calculus.scopes import reduction_iterators, same_scope
 from eqsynth.ir.scalar import Call, Num, Prod, Scalar, Sum, Value, dtype_of, iterators
+from eqsynth.ir.scopes import reduction_iterators, same_scope
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 

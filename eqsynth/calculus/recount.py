@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.scopes import reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form, substituted
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, Scalar, factors_of
+from eqsynth.ir.scopes import reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.tensor import Scope
 
 _require = partial(checking.require, law="recount")

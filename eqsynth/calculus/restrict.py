@@ -24,14 +24,6 @@ import numpy as np
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.scopes import (
-    bare,
-    closed,
-    reduction_iterators,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
@@ -54,6 +46,14 @@ from eqsynth.ir.scalar import (
     reads,
     rewrite_leaves,
     substitute,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    closed,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.ir.types import is_float

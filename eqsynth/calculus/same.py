@@ -29,13 +29,6 @@ from eqsynth.calculus.conditions import (
 from eqsynth.calculus.define import MAX_OPENED, meaning, with_numbers
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.rearrange import Polynomial, Terms, agree
-from eqsynth.calculus.scopes import (
-    bare,
-    reduction_iterators,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form, substituted
@@ -53,6 +46,13 @@ from eqsynth.ir.scalar import (
     reads,
     rewrite_leaves,
     terms_of,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.ir.types import is_float

@@ -17,7 +17,6 @@ from typing import Final
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.inline import Inline, inline
-from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import (
@@ -32,6 +31,7 @@ from eqsynth.ir.scalar import (
     rewrite_leaves,
     substitute,
 )
+from eqsynth.ir.scopes import bare, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
 

@@ -19,7 +19,7 @@ from eqsynth.ir.types import Shape
 
 def defining_scope(op: Op) -> Scope | None:
     """Return the scope that equals a view, cast, concatenation, reduction or fused operator; None
-    for other operators, which are defined by comprehensions (``notation.py``)."""
+    for other operators, which are defined by comprehensions (``ir/notation.py``)."""
     at = [Index.iterator(slot, extent) for slot, extent in enumerate(op.shape)]
     match op.name, op.attrs:
         case "Cast", _:

@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from eqsynth.calculus.define import Comprehension as Defining
-from eqsynth.calculus.notation import instantiate
 from eqsynth.egraph.defined_shape import shape_of
 from eqsynth.egraph.encode import decode_tensor
 from eqsynth.errors import EqsynthError, ShapeError, UnsupportedOperatorError
+from eqsynth.ir.notation import instantiate
 from eqsynth.ir.operators import Attr, AttrKind, Operator
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import Input, Op, Tensor

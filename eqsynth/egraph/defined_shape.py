@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eqsynth.calculus.notation import parts_of, wrong
 from eqsynth.errors import ShapeError
+from eqsynth.ir.notation import parts_of, wrong
 from eqsynth.ir.tensor import Tensor
 from eqsynth.ir.types import Shape
 

@@ -29,7 +29,7 @@ _NO_OPERATORS = frozenset({"Scope", "Input", "Weight", "Tok"})
 @dataclass(frozen=True)
 class Comprehension:
     """A right side of a definition that is a comprehension over tensors and integers
-    (``calculus/notation.py``)."""
+    (``ir/notation.py``)."""
 
     tensors: Tree
     numbers: Tree

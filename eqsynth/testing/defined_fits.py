@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eqsynth.calculus.notation import Parts, index_of, parts_of
 from eqsynth.errors import RuleError
 from eqsynth.ir.index import Index
+from eqsynth.ir.notation import Parts, index_of, parts_of
 from eqsynth.ir.types import Shape, TensorType
 from eqsynth.rules.definitions import Case, Comprehension
 from eqsynth.rules.tree import Tree, Var

@@ -13,12 +13,12 @@ import pytest
 from eqsynth.calculus.define import Comprehension, Define, define, sides
 from eqsynth.calculus.deriving import Match, Step, Whole, derive, match
 from eqsynth.calculus.recount import Count, Recount
-from eqsynth.calculus.scopes import bare
 from eqsynth.calculus.select import Gather, Ungather, rows
 from eqsynth.egraph.defined import comprehension
 from eqsynth.errors import EqsynthError, LawError
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.scopes import bare
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.rules import load_rules
 from tests.calculus.proposals import assert_one_value

@@ -7,11 +7,11 @@ from fractions import Fraction
 import pytest
 
 from eqsynth.calculus.pick import Pick, pick
-from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.egraph.tactics.correlating import literal
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
+from eqsynth.ir.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.choices import chance
 from eqsynth.testing.world import World

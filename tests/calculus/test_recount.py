@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from eqsynth.calculus.recount import Count, Recount, Uncount, recount, uncount
-from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product
+from eqsynth.ir.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.choices import chance
 from eqsynth.testing.families import FAMILIES

@@ -6,15 +6,6 @@ from __future__ import annotations
 import pytest
 
 from eqsynth.calculus.same import Same, same
-from eqsynth.calculus.scopes import (
-    bare,
-    closed,
-    reduction_iterators,
-    renumber,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.moving import bounded, read_by, reindexed, termwise
 from eqsynth.errors import LawError
 from eqsynth.ir.functions import REDUCERS
@@ -32,6 +23,15 @@ from eqsynth.ir.scalar import (
     substitute,
     terms_of,
     total,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    closed,
+    reduction_iterators,
+    renumber,
+    same_scope,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.algebra_samples import part_of_sum

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.calculus.scopes import scope_over
 from eqsynth.calculus.select import (
     Gather,
     Numbers,
@@ -19,6 +18,7 @@ from eqsynth.calculus.select import (
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, reads
+from eqsynth.ir.scopes import scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.algebra_samples import looked_up, of_constant
 from eqsynth.testing.choices import chance

@@ -22,13 +22,6 @@ from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.recount import Count, Recount, Uncount
 from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.scopes import (
-    bare,
-    reduction_iterators,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.calculus.select import Gather, Numbers, Place, Ungather
 from eqsynth.certificates import certify
 from eqsynth.egraph import answers, asking
@@ -56,6 +49,13 @@ from eqsynth.ir.scalar import (
     reads,
     rebuild,
     total,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
 from eqsynth.rules import load_rules

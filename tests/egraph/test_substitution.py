@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from eqsynth.calculus.scopes import reduction_iterators
 from eqsynth.egraph.tactics import derivation, substitution
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Prod, Read, Sum, reads
+from eqsynth.ir.scopes import reduction_iterators
 from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.testing.strategies import WINDOWS, products, scopes
 from tests.egraph.properties import holds, some

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from eqsynth.calculus.define import sides
-from eqsynth.calculus.notation import instantiate
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.tactics.opening import recounted
 from eqsynth.egraph.tactics.phases import phase_select
@@ -18,6 +17,7 @@ from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index
 from eqsynth.ir.indices import rebuilt
 from eqsynth.ir.normal import canonical
+from eqsynth.ir.notation import instantiate
 from eqsynth.ir.scalar import Prod, Read, Scalar, rewrite_leaves
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.testing import assert_egraph_consistent

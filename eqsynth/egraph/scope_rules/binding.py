@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from eqsynth.calculus.conditions import is_finite
-from eqsynth.calculus.scopes import bare
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,
@@ -20,6 +19,7 @@ from eqsynth.ir.scalar import (
     iterators,
     leaves,
 )
+from eqsynth.ir.scopes import bare
 from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (
     Absent,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eqsynth.calculus.scopes import bare, closed, same_scope
 from eqsynth.egraph.scope_rules.binding import Binding, NoFit
 from eqsynth.egraph.scope_rules.matching import matches
 from eqsynth.errors import EqsynthError
@@ -20,6 +19,7 @@ from eqsynth.ir.scalar import (
     substitute,
     total,
 )
+from eqsynth.ir.scopes import bare, closed, same_scope
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (

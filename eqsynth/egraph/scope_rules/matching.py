@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.scopes import reduction_iterators
 from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
@@ -32,6 +31,7 @@ from eqsynth.ir.scalar import (
     terms_of,
     total,
 )
+from eqsynth.ir.scopes import reduction_iterators
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (

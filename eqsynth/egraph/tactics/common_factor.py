@@ -11,14 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.scopes import (
-    bare,
-    closed,
-    read_all,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,
@@ -30,6 +22,14 @@ from eqsynth.ir.scalar import (
     substitute,
     terms_of,
     total,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    closed,
+    read_all,
+    same_scope,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Op, Scope, Tensor
 

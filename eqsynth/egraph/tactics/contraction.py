@@ -18,10 +18,6 @@ from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.conditions import is_product, support
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
-from eqsynth.calculus.scopes import (
-    reduction_iterators,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.moving import termwise
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import It
@@ -36,6 +32,10 @@ from eqsynth.ir.scalar import (
     substitute,
     terms_of,
     total,
+)
+from eqsynth.ir.scopes import (
+    reduction_iterators,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.deriving import Steps
-from eqsynth.calculus.scopes import traversal_iterators
 from eqsynth.egraph.tactics import contraction, derivation, merging, substitution, windows
 from eqsynth.egraph.tactics.opening import definitions, matched
 from eqsynth.egraph.tactics.paths import Path
@@ -21,6 +20,7 @@ from eqsynth.egraph.view import View
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, iterators, reads
+from eqsynth.ir.scopes import traversal_iterators
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 # If False, every derivation is taken wherever it applies; used to measure what the guidance saves.

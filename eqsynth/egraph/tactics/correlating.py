@@ -27,7 +27,6 @@ from eqsynth.calculus.conditions import is_finite, is_product
 from eqsynth.calculus.define import sides
 from eqsynth.calculus.deriving import Match
 from eqsynth.calculus.pick import Pick, pick
-from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import Law, flat
 from eqsynth.egraph.tactics.toom_cook import Algorithm, Matrix, correlation, growth, sizes
@@ -36,6 +35,7 @@ from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, Scalar, factors_of, iterators, product
+from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, is_literal, topological
 from eqsynth.ir.types import is_float
 from eqsynth.ir.work import flops

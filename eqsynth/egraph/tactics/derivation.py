@@ -13,10 +13,6 @@ from functools import partial
 
 from eqsynth.calculus.close import Close, Part, operands_of
 from eqsynth.calculus.conditions import is_product, neutral_outside, support
-from eqsynth.calculus.scopes import (
-    reduction_iterators,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.moving import bounded
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.substitution import mixes, reduction_split
@@ -26,6 +22,10 @@ from eqsynth.ir.scalar import (
     Read,
     iterators,
     reads,
+)
+from eqsynth.ir.scopes import (
+    reduction_iterators,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from eqsynth.calculus.scopes import scope_over, traversal_iterators
 from eqsynth.egraph.tactics.matching import reshape
 from eqsynth.ir.indices import is_whole
 from eqsynth.ir.operators import POST_FUNCTIONS
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, iterators, leaves, terms_of, total
+from eqsynth.ir.scopes import scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 Nodes = Callable[[Tensor], Sequence[Op]]

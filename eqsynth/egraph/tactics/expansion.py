@@ -49,7 +49,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over
 from eqsynth.egraph.tactics.extrema import combined, reduced_form
 from eqsynth.egraph.tactics.pieces import (
     MAX_TURNS,
@@ -85,6 +84,7 @@ from eqsynth.ir.scalar import (
     total,
     tree_size,
 )
+from eqsynth.ir.scopes import bare, reduction_iterators, scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import FLOATS, is_float
 

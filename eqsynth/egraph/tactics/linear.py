@@ -18,12 +18,6 @@ from collections.abc import Sequence
 from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.scopes import (
-    closed,
-    reduction_iterators,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.moving import reindexed, termwise
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Atom, Index, It
@@ -44,6 +38,12 @@ from eqsynth.ir.scalar import (
     product,
     terms_of,
     total,
+)
+from eqsynth.ir.scopes import (
+    closed,
+    reduction_iterators,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float

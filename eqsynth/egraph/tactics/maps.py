@@ -16,11 +16,11 @@ from eqsynth.calculus.commute import Commute
 from eqsynth.calculus.conditions import is_finite
 from eqsynth.calculus.deriving import Inside
 from eqsynth.calculus.inline import Inline
-from eqsynth.calculus.scopes import read_all, scope_over, traversal_iterators
 from eqsynth.egraph.tactics.moving import read_by
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Prod, Read, Scalar, Sum, children, iterators, reads
+from eqsynth.ir.scopes import read_all, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Scope
 
 # ---- parts -----------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 
 from eqsynth.calculus.restrict import LARGEST, Mask, Restrict, known_where, visible
-from eqsynth.calculus.scopes import bare, traversal_iterators
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, iterators, reads
+from eqsynth.ir.scopes import bare, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope
 
 FEWER: Final = 2

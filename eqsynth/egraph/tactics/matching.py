@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eqsynth.calculus.scopes import reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.index import Index, It, row_major
 from eqsynth.ir.scalar import Read, factors_of, iterators
+from eqsynth.ir.scopes import reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 # An operand may be gathered into at most this many times its own size (im2col of a 3x3 window: 9).

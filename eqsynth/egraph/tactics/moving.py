@@ -10,7 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.scopes import (
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical_order
+from eqsynth.ir.scalar import Num, Read, Scalar, rewrite_leaves, substitute, terms_of, total
+from eqsynth.ir.scopes import (
     bare,
     closed,
     reduction_iterators,
@@ -18,9 +21,6 @@ from eqsynth.calculus.scopes import (
     scope_over,
     traversal_iterators,
 )
-from eqsynth.ir.index import Index, It
-from eqsynth.ir.normal import canonical_order
-from eqsynth.ir.scalar import Num, Read, Scalar, rewrite_leaves, substitute, terms_of, total
 from eqsynth.ir.tensor import Scope
 
 

@@ -20,7 +20,6 @@ from itertools import chain, product
 from eqsynth.calculus.define import Comprehension, Meanings, sides
 from eqsynth.calculus.deriving import Match, Step, Steps, derive
 from eqsynth.calculus.recount import Count, Recount
-from eqsynth.calculus.scopes import bare, reduction_iterators
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.tactics.phases import phase_select
 from eqsynth.egraph.view import View
@@ -29,6 +28,7 @@ from eqsynth.ir.index import FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import indices_of, reads
+from eqsynth.ir.scopes import bare, reduction_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 
 # At most so many iterators are tried turned round. A window has two axes that may be, and there may

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.recount import Count, Recount
-from eqsynth.calculus.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.ir.index import Index, It, Mod
 from eqsynth.ir.indices import least
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of
+from eqsynth.ir.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.ir.tensor import Scope
 
 

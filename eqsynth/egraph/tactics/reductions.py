@@ -16,13 +16,6 @@ from dataclasses import dataclass
 from eqsynth.calculus.conditions import neutral_outside, support
 from eqsynth.calculus.recount import Count, Recount, Uncount
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.scopes import (
-    bare,
-    reduction_iterators,
-    renumber,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
@@ -37,6 +30,13 @@ from eqsynth.ir.scalar import (
     reads,
     rewrite_leaves,
     substitute,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    reduction_iterators,
+    renumber,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.work import operations

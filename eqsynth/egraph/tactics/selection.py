@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.calculus.select import (
     Numbers,
     Ungather,
@@ -16,6 +15,7 @@ from eqsynth.calculus.select import (
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, tensors
+from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 

@@ -16,13 +16,6 @@ from dataclasses import dataclass, replace
 
 from eqsynth.calculus.conditions import independent, is_product, support, vanishes_outside
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.scopes import (
-    bare,
-    reduction_iterators,
-    same_scope,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.merging import merge
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
@@ -36,6 +29,13 @@ from eqsynth.ir.scalar import (
     substitute,
     terms_of,
     total,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    reduction_iterators,
+    same_scope,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope, Tensor, topological
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 
-from eqsynth.calculus.scopes import (
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.outline import Places, outline
+from eqsynth.ir.scopes import (
     bare,
     reduction_iterators,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.ir.index import Index, It
-from eqsynth.ir.outline import Places, outline
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 

@@ -20,12 +20,6 @@ from eqsynth.calculus.conditions import is_product, is_view
 from eqsynth.calculus.deriving import Least
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.recount import Count, Recount
-from eqsynth.calculus.scopes import (
-    bare,
-    reduction_iterators,
-    scope_over,
-    traversal_iterators,
-)
 from eqsynth.egraph.tactics.merging import merge
 from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
@@ -39,6 +33,12 @@ from eqsynth.ir.scalar import (
     indices_of,
     iterators,
     reads,
+)
+from eqsynth.ir.scopes import (
+    bare,
+    reduction_iterators,
+    scope_over,
+    traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope
 

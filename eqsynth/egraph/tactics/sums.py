@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
-from eqsynth.calculus.scopes import bare, closed
 from eqsynth.ir.index import Atom, Index, It, Mod
 from eqsynth.ir.normal import sort_operands
 from eqsynth.ir.polynomial import expand
@@ -31,6 +30,7 @@ from eqsynth.ir.scalar import (
     rewrite_leaves,
     substitute,
 )
+from eqsynth.ir.scopes import bare, closed
 
 # ``[k - i + c > 0]`` is rewritten to ``[k - i > 0]`` for c up to this; each place on the way adds a
 # term.

@@ -20,11 +20,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from eqsynth.calculus.scopes import bare, reduction_iterators, same_scope
 from eqsynth.egraph.tactics.matching import Groups, arranged, dense_axes, gathered, operands
 from eqsynth.egraph.tactics.substitution import iterator_split
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, reads
+from eqsynth.ir.scopes import bare, reduction_iterators, same_scope
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 Ints = npt.NDArray[np.int64]

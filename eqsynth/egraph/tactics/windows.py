@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from eqsynth.calculus.conditions import leaves_with
-from eqsynth.calculus.scopes import bare, reduction_iterators
 from eqsynth.egraph.tactics.matching import (
     Groups,
     arranged,
@@ -27,6 +26,7 @@ from eqsynth.egraph.tactics.matching import (
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.inference import window
 from eqsynth.ir.scalar import Read, iterators
+from eqsynth.ir.scopes import bare, reduction_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 

@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from eqsynth.calculus.scopes import closed
 from eqsynth.errors import RuleError
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.scopes import closed
 from eqsynth.ir.tensor import Input, Scope, Tensor, over
 from eqsynth.ir.types import Shape
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.calculus.notation import instantiate
 from eqsynth.errors import EqsynthError, RuleError
+from eqsynth.ir.notation import instantiate
 from eqsynth.ir.operators import Attr
 from eqsynth.ir.tensor import Op
 from tests.terms import assert_equal, leaf, op
