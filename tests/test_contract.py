@@ -1,8 +1,10 @@
 """The house rules that a program can check: layers, heavy imports, length of files."""
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +41,9 @@ INDEPENDENT = {
         "egraph.snapshot",
     ),
 }  # fmt: skip
-MAX_TRUSTED_LINES = 2724
+# Lines of code of the trusted part. Docstrings aren't counted: they hold the written proofs of the
+# laws, and a proof mustn't be cut short to meet a limit.
+MAX_TRUSTED_LINES = 1400
 MAX_LINES = 600
 # A test file may hold one long list of cases.
 MAX_TEST_LINES = 750
@@ -170,8 +174,61 @@ def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+           tokenize.ENDMARKER}  # fmt: skip
+
+
+def lines_of_code(source: str) -> int:
+    """The number of lines that aren't empty and don't hold a comment or a docstring alone."""
+    docstrings = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    code = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type not in NO_CODE
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(code - docstrings)
+
+
 def test_the_trusted_part_stays_small() -> None:
-    assert 0 < sum(map(lines, (PACKAGE / "calculus").glob("*.py"))) <= MAX_TRUSTED_LINES
+    files = [*(PACKAGE / "calculus").rglob("*.py")]
+    counted = sum(lines_of_code(path.read_text(encoding="utf-8")) for path in files)
+    assert 500 < counted <= MAX_TRUSTED_LINES
+
+
+def test_lines_of_code_are_all_lines_but_comments_docstrings_and_empty_ones() -> None:
+    source = '''"""What the file
+holds."""
+
+# A comment.
+LIMIT = 3
+"""A text after a value counts: it is no docstring."""
+
+
+class Law:
+    """Holds
+    a proof.
+    """
+
+    text = """two
+    lines"""  # and a comment
+
+
+async def law(
+    x: int,
+) -> int:
+    "In one line."
+    # Another comment.
+    return x
+'''
+    assert lines_of_code(source) == 9
+    assert lines_of_code("") == 0
 
 
 def test_files_stay_short() -> None:

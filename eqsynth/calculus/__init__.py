@@ -11,10 +11,10 @@ the iterators x of the result, ``R_y`` is a reduction over y, ``{s}[p]`` reads t
     close      L_x sum_{y,z} a * b  =  L_x sum_y a * {L sum_z b}     operands become a scope
     same       L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   any sums of one set of products
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
-    recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               and back (``uncount``)
+    recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               each value of k once
     pick       L_x sum_{p,u} A * B * f(u)  =  L_x f(m(x))            sum_p A * B = [u = m(x)]
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
-    select     embedding({L_r f(r)}, ids)  =  L_i f(ids[i])          rows and constants
+    number     L_x R_y f(t[p])  =  L_x R_y f(c)                      each element of t is c
     define     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]      an operator is its scope
     match      L_{i,j} sum_k a[i, k] * b[k, j]  =  matmul(a, b)      what opens to the scope
 

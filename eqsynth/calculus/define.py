@@ -2,19 +2,22 @@
 
     matmul(a, b)  =  L_{i,j} sum_k a[i, k] * b[k, j]
 
-``views.py`` gives the scopes of views and reductions. Any other operator is defined by a rule file,
+``views.py`` gives the scopes of views and reductions, ``select.py`` the scopes of embeddings of a
+computed table or by computed places. Any other operator is defined by a rule file,
 with a comprehension (``ir/notation.py``); that the rule file has this definition is a hypothesis,
 which the caller of the law must justify (``deriving.hypotheses``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.inline import Inline, inline
+from eqsynth.calculus.select import embedded
 from eqsynth.calculus.views import defining_scope
 from eqsynth.errors import LawError
 from eqsynth.ir.index import It
@@ -43,7 +46,10 @@ class Comprehension:
 
 @dataclass(frozen=True)
 class Define:
-    """What the tensor equals: a view or reduction, or a definition (either is a hypothesis)."""
+    """What the tensor equals: an operator with a scope, or a definition (either is a hypothesis).
+
+    For an operator with other arguments, as ``embedding({L f}, ids)`` for ``embedding(t, ids)``,
+    the hypothesis is that the arguments are equal, ``t = {L f}``."""
 
     by: Op | Comprehension
 
@@ -56,38 +62,46 @@ def define(tensor: Tensor, given: Define) -> Scope:
     """``e = {L_x R_y f}``: return the scope of the operator or of the definition in ``given``.
 
     Raises:
-        LawError: ``operator``: the operator is neither a view nor a reduction; ``type``: the scope
-            is of another type than the tensor.
+        LawError: ``operator``: the operator has no scope; ``type``: the scope is of another type
+            than the tensor; what ``embedded`` raises.
         RuleError: the text isn't a comprehension over its tensors and numbers.
     """
     by = given.by
-    scope = defining_scope(by) if isinstance(by, Op) else meaning(tensor, {tensor: by})
-    _require(scope is not None, condition="operator", what="no view and no reduction")
+    scope = meaning(by, {}) if isinstance(by, Op) else meaning(tensor, {tensor: by})
+    _require(scope is not None, condition="operator", what="the operator has no scope")
     assert scope is not None
     _require(scope.type == tensor.type, condition="type", what="the scope is of another type")
     return scope
 
 
 def opened(term: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -> Scope:
-    """Return the scope that equals ``term``, with every operator inlined that has a scope:
-    ``relu(matmul(a, b))`` becomes a scope over ``a`` and ``b``.
+    """Return the scope that equals ``term``, with every operator inlined that has a scope and may
+    be inlined: ``relu(matmul(a, b))`` becomes a scope over ``a`` and ``b``. A tensor without a
+    scope is a copy of itself, ``t = L_x t[x]``.
 
     Raises:
-        LawError: ``operator``: the term itself has no scope; ``large``: it has too many parts, or
-            ``meanings`` define a tensor by itself; what ``inline`` raises for an operator that
-            can't be inlined."""
-    scope = meaning(term, meanings)
-    _require(scope is not None, condition="operator", what="the operator has no definition here")
-    assert scope is not None
+        LawError: ``large``: the term has too many parts, or ``meanings`` define a tensor by itself;
+            what ``embedded`` raises."""
+    scope = meaning(term, meanings) or _copy(term)
     for _ in range(MAX_OPENED):
         _require(tree_size(scope.body) <= MAX_OPENED, condition="large", what="too large")
         scope = with_numbers(scope)
-        found = ((read, meaning(read.tensor, meanings)) for read in reads(scope.body))
-        read, inner = next((pair for pair in found if pair[1] is not None), (None, None))
-        if read is None or inner is None:
+        inlined = next(_inlined(scope, meanings), None)
+        if inlined is None:
             return least_form(scope)
-        scope = inline(scope, Inline(read, inner))
+        scope = inlined
     raise LawError("the term has no end", law="define", condition="large")
+
+
+def _inlined(
+    scope: Scope, meanings: Mapping[Tensor, Tensor | Comprehension]
+) -> Iterator[Scope]:
+    """Yield the scope with one of its reads inlined, for each read that may be."""
+    for read in reads(scope.body):
+        inner = meaning(read.tensor, meanings)
+        if inner is not None:
+            with suppress(LawError):
+                yield inline(scope, Inline(read, inner))
 
 
 @remembered(maxsize=1 << 14)
@@ -98,7 +112,7 @@ def sides(term: Tensor, tensor: Tensor, meanings: Meanings) -> tuple[Scope, Scop
     Raises:
         LawError: what ``opened`` raises.
     """
-    rest = dict(meanings)
+    rest = {t: by for t, by in meanings if t != by}
     itself = rest.pop(tensor) if isinstance(rest.get(tensor), Tensor) else tensor
     assert isinstance(itself, Tensor)
     return opened(term, rest), opened(itself, rest)
@@ -110,11 +124,16 @@ def meaning(tensor: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -
     if isinstance(by, Comprehension):
         return instantiate(by.text, by.tensors, by.numbers, tensor.shape)
     if by is not None:
-        its = [It(slot, extent) for slot, extent in enumerate(by.shape)]
-        return scope_over(its, [], read_all(by, its))
-    if isinstance(tensor, Scope):
-        return tensor
-    return defining_scope(tensor) if isinstance(tensor, Op) else None
+        return _copy(by)
+    if isinstance(tensor, Op):
+        return embedded(tensor) if tensor.name == "Embedding" else defining_scope(tensor)
+    return tensor if isinstance(tensor, Scope) else None
+
+
+def _copy(tensor: Tensor) -> Scope:
+    """Return ``L_x t[x]``."""
+    its = [It(slot, extent) for slot, extent in enumerate(tensor.shape)]
+    return scope_over(its, [], read_all(tensor, its))
 
 
 def with_numbers(scope: Scope) -> Scope:

@@ -26,23 +26,14 @@ from eqsynth.calculus.define import Comprehension, Define, Meanings, define, sid
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.pick import Pick, pick
 from eqsynth.calculus.rearrange import Rearrange, rearrange
-from eqsynth.calculus.recount import Recount, Uncount, recount, uncount
+from eqsynth.calculus.recount import Recount, recount
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
 from eqsynth.calculus.same import Same, same
-from eqsynth.calculus.select import (
-    Gather,
-    Numbers,
-    Place,
-    Ungather,
-    gather,
-    number,
-    place,
-    ungather,
-)
+from eqsynth.calculus.select import Numbers, number
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, leaves, rewrite_leaves
-from eqsynth.ir.scopes import bare, reduction_iterators, same_scope, traversal_iterators
+from eqsynth.ir.scopes import reduction_iterators, same_scope
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
 
@@ -56,7 +47,8 @@ class Inside:
 
 @dataclass(frozen=True)
 class Match:
-    """A term that opens to the scope, such as ``matmul(a, b)``.
+    """A term that opens to the scope: ``matmul(a, b)``, a tensor that the scope copies, a scope
+    whose recount is the given scope, an embedding of a table computed before.
 
     Attributes:
         term: a term of operators and scopes.
@@ -75,14 +67,9 @@ class Least:
     """Bring the indices to their least form."""
 
 
-@dataclass(frozen=True)
-class Whole:
-    """Replace a scope that copies one tensor by that tensor: ``L_x t[x] = t``."""
-
-
 Step = (
-    Close | Commute | Define | Gather | Inline | Inside | Least | Match | Numbers | Pick
-    | Place | Reach | Rearrange | Recount | Restrict | Same | Uncount | Ungather | Whole
+    Close | Commute | Define | Inline | Inside | Least | Match | Numbers | Pick | Reach
+    | Rearrange | Recount | Restrict | Same
 )  # fmt: skip
 
 Steps = tuple[Step, ...]
@@ -120,9 +107,15 @@ def inside(scope: Scope, given: Inside) -> Scope:
 def match(tensor: Tensor, given: Match) -> Tensor:
     """``L_x sum_k a[x, k] * b[k] = matmul(a, b)``: the term in ``given``, if it opens to the scope.
 
+    The law is the inverse of the laws that open a term, and of the laws of the steps:
+
+        L_x t[x]              =  t                                 ``t`` as a scope is its own copy
+        R_{q,r} f(d*q + r)    =  R_k f(k)                          whose recount is the left side
+        L_{i,j} R_k t[ids[i], k] f(k, j)  =  embedding({L_{v,j} R_k t[v, k] f(k, j)}, ids)
+
     Raises:
-        LawError: ``match``: the term opens to another scope; ``operator``, or what ``inline``
-            raises: the term can't be opened; what the laws of the steps raise.
+        LawError: ``match``: the term opens to another scope; what ``sides`` and the laws of the
+            steps raise.
     """
     found, wanted = sides(given.term, tensor, given.meanings)
     end = derive(found, given.steps)
@@ -131,26 +124,10 @@ def match(tensor: Tensor, given: Match) -> Tensor:
     return given.term
 
 
-def whole(scope: Scope, given: Whole) -> Tensor:
-    """``L_x t[x] = t``.
-
-    Raises:
-        LawError: ``reads``: the body isn't a read of a whole tensor at the iterators themselves.
-    """
-    body = scope.body
-    own = tuple(map(bare, traversal_iterators(scope)))
-    fits = isinstance(body, Read) and not scope.reduction and body.tensor.type == scope.type
-    fits = fits and isinstance(body, Read) and body.index == own
-    checking.require(fits, "whole", condition="reads", what="no tensor is read as it is")
-    assert isinstance(body, Read)
-    return body.tensor
-
-
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
-    Close: close, Commute: commute, Define: define, Gather: gather, Inline: inline, Inside: inside,
-    Least: least, Match: match, Numbers: number, Pick: pick, Place: place, Reach: reach,
-    Rearrange: rearrange, Recount: recount, Restrict: restrict, Same: same, Uncount: uncount,
-    Ungather: ungather, Whole: whole,
+    Close: close, Commute: commute, Define: define, Inline: inline, Inside: inside, Least: least,
+    Match: match, Numbers: number, Pick: pick, Reach: reach, Rearrange: rearrange, Recount: recount,
+    Restrict: restrict, Same: same,
 }  # fmt: skip
 """Each class of arguments, and the law that takes it."""
 
@@ -162,8 +139,7 @@ def apply(term: Tensor, step: Step) -> Tensor:
     Raises:
         LawError: the law refuses the arguments, or takes no such term.
     """
-    of_any, of_op = isinstance(step, Define | Match), isinstance(step, Gather | Place)
-    fits = of_any or isinstance(term, Op if of_op else Scope)
+    fits = isinstance(step, Define | Match) or isinstance(term, Scope)
     checking.require(fits, type(step).__name__.lower(), "type", "no law of such a term")
     result = LAWS[type(step)](term, step)
     checking.require(result.type == term.type, type(step).__name__.lower(), condition="type",
@@ -175,13 +151,12 @@ def derive(term: Tensor, steps: Sequence[Step]) -> Tensor:
     """Apply the steps to ``term`` in order, and return the last term in canonical form.
 
     Raises:
-        LawError: a law refuses its arguments; ``first``: a Define, Gather or Place isn't the first
-            step.
+        LawError: a law refuses its arguments; ``first``: a Define isn't the first step.
     """
     for n, step in enumerate(steps):
-        # The hypotheses of these three laws are about `term` as given, not about a later result.
-        checking.require(n == 0 or not isinstance(step, Define | Gather | Place),
-                         type(step).__name__.lower(), "first", "no first step")  # fmt: skip
+        # The hypothesis of `define` is about `term` as given, not about a later result.
+        first = n == 0 or not isinstance(step, Define)
+        checking.require(first, "define", "first", "no first step")
         term = apply(term, step)
     return canonical(term) if isinstance(term, Scope) else term
 
@@ -197,12 +172,6 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
         match step:
             case Inline(read=read, inner=inner):
                 found.append((read.tensor, inner))
-            case Ungather(read=read, rows=rows):
-                found.append((read.tensor, rows))
-            case Gather(table=table) if isinstance(term, Op):
-                found.append((term.args[0], table))
-            case Place(ids=ids) if isinstance(term, Op):
-                found.append((term.args[1], ids))
             case Numbers(numbers=numbers):
                 found += numbers
             case Reach(guard=guard, peak=peak, mask=mask):
@@ -212,6 +181,8 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
             case Restrict(weights=read, softmax=softmax, scores=scores, mask=mask):
                 found += [(read.tensor, softmax), (softmax.args[0], scores)]
                 found.append((mask.read.tensor, mask.holds))
+            case Define(by=Op() as by) if isinstance(term, Op) and _is_alike(term, by):
+                found += zip(term.args, by.args, strict=True)
             case Define(by=by):
                 found.append((term, by))
             case Match(term=by, meanings=meanings, steps=further):
@@ -222,3 +193,8 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
             case Inside(inner=inner, steps=further):
                 found += hypotheses(inner, further)
     return ((tensor, equal) for tensor, equal in found if tensor != equal)
+
+
+def _is_alike(op: Op, other: Op) -> bool:
+    """Whether the operators are equal if their arguments are."""
+    return op.name == other.name and op.attrs == other.attrs and len(op.args) == len(other.args)

@@ -5,7 +5,9 @@
 
 A maximum or minimum may take a value twice. A sum of products may omit the values of k at which a
 factor is zero, and may take values beyond k's extent at which a factor is zero. If the value isn't
-evidently a number written in digits (``d*q + r``, r < d), the law enumerates all values.
+evidently a number written in digits (``d*q + r``, r < d), the law enumerates all values. The other
+direction, ``R_{q,r} f(d*q + r) = R_k f(k)``, is ``match``: the proposed scope, recounted, is the
+given one.
 """
 
 from __future__ import annotations
@@ -22,8 +24,7 @@ import numpy.typing as npt
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_product
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.indices import least_form, substituted
-from eqsynth.ir.normal import canonical
+from eqsynth.ir.indices import substituted
 from eqsynth.ir.scalar import Read, Scalar, factors_of
 from eqsynth.ir.scopes import reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.tensor import Scope
@@ -51,14 +52,6 @@ class Recount:
     counts: tuple[Count, ...]
 
 
-@dataclass(frozen=True)
-class Uncount:
-    """The scope ``other`` whose recount with ``counts`` is the given scope."""
-
-    other: Scope
-    counts: tuple[Count, ...]
-
-
 def recount(scope: Scope, given: Recount) -> Scope:
     """``R_k f(k) = R_{q,r} f(d*q + r)``.
 
@@ -82,18 +75,6 @@ def recount(scope: Scope, given: Recount) -> Scope:
             _check(count, body if zero_in_part else None, scope.reducer in ("max", "min"))
         body = substituted(body, {count.old: count.value})
     return same_scope(scope, body, [*(it for it in reduced if it not in old), *new])
-
-
-def uncount(scope: Scope, given: Uncount) -> Scope:
-    """``R_{q,r} f(d*q + r) = R_k f(k)``: the scope in ``given`` whose recount is ``scope``.
-
-    Raises:
-        LawError: ``inverse``: its recount is another scope; what ``recount`` raises.
-    """
-    back = recount(given.other, Recount(given.counts))
-    _require(back.type == scope.type and least_form(back) == least_form(scope),
-             condition="inverse", what="recounted, it is another scope")  # fmt: skip
-    return canonical(given.other)
 
 
 def _are_digits(count: Count) -> bool:

@@ -1,11 +1,11 @@
 """Selecting: rows of a tensor, picked by data or by position, and elements of a constant tensor.
 
-    embedding({L_{r,j} R_k f(r, j, k)}, ids)  =  L_{i,j} R_k f(ids[i], j, k)     ``gather``, back
-    embedding(t, {L_i m(i)})                  =  L_{i,j} t[m(i), j]              ``place``
+    embedding({L_{r,j} R_k f(r, j, k)}, ids)  =  L_{i,j} R_k f(ids[i], j, k)     ``embedded``
+    embedding(t, {L_i m(i)})                  =  L_{i,j} t[m(i), j]              ``embedded``
     L_x R_y f(t[p])                           =  L_x R_y f(c)                    ``number``, t all c
 
 ``f(ids[i], …)`` reads ``embedding(a, ids)`` where f reads ``a[r, …]``. An id outside of the table
-is an error of the embedding on both sides.
+is an error of the embedding on both sides. The other direction of the first two is ``match``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from functools import partial
 from typing import Final
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.inline import Inline, inline
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.indices import least_form
 from eqsynth.ir.scalar import (
     Call,
     Num,
@@ -39,37 +37,6 @@ _require = partial(checking.require, law="select")
 
 
 @dataclass(frozen=True)
-class Gather:
-    """The scope that the table of an embedding equals (a hypothesis)."""
-
-    table: Scope
-
-
-@dataclass(frozen=True)
-class Ungather:
-    """An embedding of a computed table, which replaces a scope that reads embedded rows.
-
-    Attributes:
-        read: the read of embedded rows in the scope's body.
-        rows: the embedding that the read's tensor equals (a hypothesis).
-        table: the scope that computes the new table; the same ids select its rows.
-        at: the indices at which the new embedding is read.
-    """
-
-    read: Read
-    rows: Op
-    table: Scope
-    at: tuple[Index, ...]
-
-
-@dataclass(frozen=True)
-class Place:
-    """The scope that the second argument of an embedding equals (a hypothesis)."""
-
-    ids: Scope
-
-
-@dataclass(frozen=True)
 class Numbers:
     """Tensors of which all elements are one number, and the number (a hypothesis)."""
 
@@ -85,66 +52,26 @@ def rows(table: Tensor, ids: Tensor) -> Tensor:
     return Op("Reshape", (Op("Embedding", (flat, ids)),), ((*ids.shape, *rest),))
 
 
-def gather(whole: Op, given: Gather) -> Scope:
-    """``embedding({L_{r,j} R_k f(r, j, k)}, ids) = L_{i,j} R_k f(ids[i], j, k)``.
+def embedded(op: Op) -> Scope | None:
+    """Return the scope that equals an embedding by places that are an index, or of a computed
+    table; None for other embeddings.
+
+    ``embedding(t, {L_i m(i)}) = L_{i,j} t[m(i), j]``, and
+    ``embedding({L_{r,j} R_k f(r, j, k)}, ids) = L_{i,j} R_k f(ids[i], j, k)``.
 
     Raises:
-        LawError: ``embedding``: the operator isn't one, or the table is of another type; ``rows``:
-            a read uses the row not as the index of one axis as long as the table, or none uses it.
+        LawError: ``range``: a place isn't in the table, where an embedding has no rows and a read
+            gives its fill; ``rows``: a read of the table uses the row not as the index of one axis
+            as long as the table, or none uses the row.
     """
-    fits = whole.name == "Embedding" and given.table.type == whole.args[0].type
-    _require(fits, condition="embedding", what="no embedding of that table")
-    result = _gathered(given.table, whole.args[1])
-    _require(result.type == whole.type, condition="rows", what="the result is of another type")
-    return result
-
-
-def ungather(scope: Scope, given: Ungather) -> Scope:
-    """``L_{i,j} R_k t[ids[i], k] f(k, j) = L_{i,j} {rows of {L_{v,j} R_k t[v, k] f(k, j)}}[i, j]``.
-
-    Raises:
-        LawError: ``embedding``: the read isn't of embedded rows; ``inverse``: the embedding of the
-            new table, as a scope, isn't ``scope``; what ``gather`` and ``inline`` raise for it.
-    """
-    read, found = given.read, given.rows
-    fits = found.name == "Embedding" and found.type == read.tensor.type
-    _require(fits and read in leaves(scope.body), condition="embedding", what="no read of rows")
-    ids = found.args[1]
-    own = dict(enumerate(scope.traversal))
-    fits = len(given.at) == len(ids.shape) + len(given.table.traversal) - 1
-    _require(fits and all(own.get(it.slot) == it.extent for i in given.at for it in i.iterators()),
-             condition="inverse", what="the table isn't read at the iterators")  # fmt: skip
-    gathered = _gathered(given.table, ids)
-    at_rows = Read(gathered, given.at)
-    back = inline(Scope(scope.traversal, (), at_rows), Inline(at_rows, gathered))
-    body = rewrite_leaves(
-        scope.body, lambda leaf: Read(found, read.index, read.fill) if leaf == read else leaf
-    )
-    same = least_form(back) == least_form(same_scope(scope, body, reduction_iterators(scope)))
-    _require(same and back.type == scope.type, condition="inverse",
-             what="gathered, the table is another scope")  # fmt: skip
-    return same_scope(scope, Read(rows(given.table, ids), given.at), [], "sum")
-
-
-def place(whole: Op, given: Place) -> Scope:
-    """``embedding(t, {L_i m(i)}) = L_{i,j} t[m(i), j]``.
-
-    Raises:
-        LawError: ``embedding``: it is none, or of other places; ``range``: a place isn't in the
-            table, where an embedding has no rows and a read gives its fill; ``index``: the scope
-            computes more than an index.
-    """
-    ids = given.ids
-    fits = whole.name == "Embedding" and ids.type == whole.args[1].type
-    _require(fits, condition="embedding", what="no embedding by those places")
-    _require(not ids.reduction and isinstance(ids.body, Value), condition="index",
-             what="the places are no index")  # fmt: skip
-    assert isinstance(ids.body, Value)
-    table, width = whole.args[0], len(ids.traversal)
-    its = [It(n, extent) for n, extent in enumerate((*ids.traversal, *table.shape[1:]))]
-    read = Read(table, (ids.body.index, *map(bare, its[width:])))
-    _require(read.in_range(), condition="range", what="a place may be outside of the table")
-    return scope_over(its, [], read)
+    table, ids = op.args
+    if isinstance(ids, Scope) and not ids.reduction and isinstance(ids.body, Value):
+        width = len(ids.traversal)
+        its = [It(n, extent) for n, extent in enumerate((*ids.traversal, *table.shape[1:]))]
+        read = Read(table, (ids.body.index, *map(bare, its[width:])))
+        _require(read.in_range(), condition="range", what="a place may be outside of the table")
+        return scope_over(its, [], read)
+    return _gathered(table, ids) if isinstance(table, Scope) else None
 
 
 def number(scope: Scope, given: Numbers) -> Scope:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from eqsynth.calculus.define import Comprehension, Define, define, sides
-from eqsynth.calculus.deriving import Match, Step, Whole, derive, match
+from eqsynth.calculus.deriving import Match, Step, derive, hypotheses, match
 from eqsynth.calculus.recount import Count, Recount
-from eqsynth.calculus.select import Gather, Ungather, rows
+from eqsynth.calculus.select import rows
 from eqsynth.egraph.defined import comprehension
 from eqsynth.errors import EqsynthError, LawError
 from eqsynth.ir.index import It
-from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.scalar import Prod, Read, reads
 from eqsynth.ir.scopes import bare
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.rules import load_rules
@@ -86,12 +86,9 @@ def test_a_term_is_what_it_opens_to_and_no_other_scope(seed: int) -> None:
             continue  # no such view of it
     known: list[tuple[Tensor, Scope]] = []
     for term in terms:
-        try:
-            known.append((term, opened(term)))
-        except LawError:
-            counts["closed"] += 1
-            continue
+        known.append((term, opened(term)))
         assert_one_value(term, known[-1][1])
+        counts["in part"] += any(isinstance(r.tensor, Op) for r in reads(known[-1][1].body))
     for term, scope in known:
         for other, _ in known:
             try:
@@ -101,7 +98,7 @@ def test_a_term_is_what_it_opens_to_and_no_other_scope(seed: int) -> None:
                 continue
             counts["matched", other == term] += 1
             assert_one_value(scope, found)
-    assert counts["matched", True] >= 20 and counts["refused"] >= 200 and counts["closed"] >= 2
+    assert counts["matched", True] >= 40 and counts["refused"] >= 200 and counts["in part"] >= 2
 
 
 def refused(condition: str, law: Callable[..., Any], *args: Any) -> None:
@@ -119,7 +116,7 @@ def test_another_attribute_is_another_scope(other: Op) -> None:
 
 
 def test_a_product_is_matched_by_its_definition_alone() -> None:
-    refused("operator", match, opened(PRODUCT), Match(PRODUCT))
+    refused("match", match, opened(PRODUCT), Match(PRODUCT))
     refused("match", match, opened(PRODUCT), Match(op("Permute", PRODUCT, attrs=((1, 0),)),
                                                    defined(PRODUCT)))  # fmt: skip
 
@@ -182,15 +179,45 @@ def test_an_operator_is_defined_as_what_it_is() -> None:
 
 
 def test_what_an_operator_is_said_to_be_comes_first() -> None:
-    """The definition of an operator is used only as the first step. An operator that earlier steps
-    have made has no definition of its table."""
+    """The definition of an operator is used only as the first step. No hypothesis is about an
+    operator that earlier steps have made."""
     table, ids = leaf("t", 5, 3), leaf("ids", 4, dtype="int64")
     looked_up, at = rows(table, ids), (it(0, 4), it(1, 3))
     assert isinstance(looked_up, Op)
     tables = table, leaf("u", 5, 3)
     own, other = (Scope((5, 3), (), Read(t, (it(0, 5), it(1, 3)))) for t in tables)
     read = Read(looked_up, at)
-    made = Ungather(read, looked_up, own, at), Whole()
-    assert isinstance(derive(Scope((4, 3), (), read), made), Op)
-    refused("first", derive, Scope((4, 3), (), read), (*made, Gather(other)))
-    refused("first", derive, own, (Whole(), Define(op("Slice", B, attrs=(0, 1, 3, 1)))))
+    made = Match(rows(own, ids))
+    assert isinstance(derive(Scope((4, 3), (), read), (made,)), Op)
+    refused("first", derive, Scope((4, 3), (), read), (made, Define(rows(other, ids))))
+    sliced = Define(op("Slice", B, attrs=(0, 1, 3, 1)))
+    refused("first", derive, own, (Match(table), sliced))
+
+
+def test_an_operator_of_equal_arguments_is_equal() -> None:
+    """Only that the arguments are equal has to be known, not that the operators are; an operator
+    with another name, other attributes or another number of arguments is a hypothesis whole."""
+    x, y = leaf("x", 5, 3), leaf("y", 5, 3)
+    own = op("ReduceSum", x, attrs=((0,), 0))
+    others = op("ReduceSum", y, attrs=((0,), 0)), op("ReduceMax", y, attrs=((0,), 0))
+    assert list(hypotheses(own, (Define(others[0]),))) == [(x, y)]
+    assert list(hypotheses(own, (Define(others[1]),))) == [(own, others[1])]
+    narrow = op("ReduceSum", y, attrs=((1,), 0))
+    assert list(hypotheses(own, (Define(narrow),))) == [(own, narrow)]
+    one, two = op("Concat", x, attrs=(0,)), op("Concat", x, y, attrs=(0,))
+    assert list(hypotheses(one, (Define(two),))) == [(one, two)]
+    assert list(hypotheses(x, (Define(own),))) == [(x, own)]
+
+
+def test_a_tensor_is_its_own_copy() -> None:
+    t = leaf("t", 4, 3)
+    i, j = it(0, 4), it(1, 3)
+    copy = Scope((4, 3), (), Read(t, (i, j)))
+    assert derive(copy, (Match(t),)) == t and derive(t, (Match(copy),)) == copy
+    for body in (Read(t, (i, j), 1.0), Read(t, (it(0, 4) * 1, j))):
+        assert derive(Scope((4, 3), (), body), (Match(t),)) == t
+    refused("match", match, Scope((3, 3), (), Read(t, (it(0, 3), j))), Match(t))
+    refused("match", match, Scope((4, 3), (), Read(t, (i - 1, j))), Match(t))
+    refused("match", match, copy, Match(leaf("u", 4, 3)))
+    summed = Scope((4, 3), (2,), Read(t, (i, j)))
+    refused("match", match, summed, Match(t))

@@ -5,16 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.calculus.select import (
-    Gather,
-    Numbers,
-    Place,
-    Ungather,
-    gather,
-    number,
-    place,
-    ungather,
-)
+from eqsynth.calculus.define import Define, define
+from eqsynth.calculus.deriving import Match, match
+from eqsynth.calculus.select import Numbers, number, rows
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, reads
@@ -57,19 +50,20 @@ def data(world: World, _scope: Scope) -> Tensor:
     return leaf(world, world.choices.pick(((3,), (2, 2), (1,), ())), "ids", "int64")
 
 
-def embedding(scope: Scope, ids: Tensor) -> Op:
-    return Op("Embedding", (scope, ids))
+def embedding(table: Tensor, ids: Tensor) -> Op:
+    return Op("Embedding", (table, ids))
 
 
 @by_turns
 def test_whatever_is_gathered_is_equal(turn: int) -> None:
     def law(scope: Scope, ids: Tensor) -> Scope:
-        return gather(embedding(scope, ids), Gather(scope))
+        whole = embedding(scope, ids)
+        return define(whole, Define(whole))
 
     never_wrong(law, data, (table,), given_back=60, refused=("rows",), left=embedding, turn=turn)
 
 
-def propose(world: World, scope: Scope) -> Ungather:
+def propose(world: World, scope: Scope) -> Match:
     """Propose the looked-up table times all or some of the other factors, read at the right place
     or at random indices."""
     pick = world.choices.pick
@@ -78,22 +72,27 @@ def propose(world: World, scope: Scope) -> Ungather:
     assert isinstance(found, Op)
     value, width = It(9, found.args[0].shape[0]), len(found.args[1].shape)
     others = [f for f in reads(scope.body) if f != read and not chance(world.choices, 4)]
-    rows = [Read(found.args[0], (at(value), *read.index[width:]))]
+    row = Read(found.args[0], (at(value), *read.index[width:]))
     j = next((it for it in iterators(scope.traversal) if it.slot >= width), It(8, 1))
-    body = product([*rows, *others])
+    body = product([row, *others])
     reduced = [it for it in iterators(scope.extents) if it.slot >= len(scope.traversal)]
     looked = scope_over([value, j], reduced, body, pick((scope.reducer, "sum")))
     own = [at(it) for it in iterators(scope.traversal)]
     where = (*own[:width], own[j.slot] if j.slot < len(own) else Index(0))
     if chance(world.choices, 4):
         where = tuple(any_index(world.choices, iterators(scope.traversal)) for _ in where)
-    return Ungather(read, found, looked, where)
+    return Match(Scope(scope.traversal, (), Read(rows(looked, found.args[1]), where)))
 
 
 @by_turns
 def test_whatever_is_looked_up_instead_is_equal(turn: int) -> None:
-    refused = ("inverse",)
-    never_wrong(ungather, propose, (looked_up,), given_back=15, refused=refused, turn=turn)
+    def law(scope: Scope, given: Match) -> Scope:
+        answer = match(scope, given)
+        assert isinstance(answer, Scope)
+        return answer
+
+    refused = ("match",)
+    never_wrong(law, propose, (looked_up,), given_back=15, refused=refused, turn=turn)
 
 
 IDS = terms.leaf("ids", 2, dtype="int64")
@@ -122,7 +121,8 @@ def of_table(body: Scalar) -> Scope:
 )
 def test_rows_are_read_along_an_axis_of_their_own(body: Scalar) -> None:
     with pytest.raises(LawError) as refused:
-        gather(embedding(of_table(body), IDS), Gather(of_table(body)))
+        whole = embedding(of_table(body), IDS)
+        define(whole, Define(whole))
     assert (refused.value.law, refused.value.condition) == ("select", "rows")
 
 
@@ -139,7 +139,7 @@ def test_rows_are_read_along_an_axis_of_their_own(body: Scalar) -> None:
 @pytest.mark.parametrize("ids", [IDS, terms.leaf("pairs", 2, 3, dtype="int64")])
 def test_rows_are_gathered_before_or_after(body: Scalar, ids: Tensor) -> None:
     whole = embedding(of_table(body), ids)
-    assert_one_value(whole, gather(whole, Gather(of_table(body))))
+    assert_one_value(whole, define(whole, Define(whole)))
 
 
 TABLE = terms.leaf("t", 4, 3)
@@ -152,30 +152,30 @@ VALUE = it(0, 4)
 LOOKED_UP = Scope((4, 5), (3,), Prod((Read(TABLE, (VALUE, S)), OTHER)))
 
 
+def by_rows(table: Scope, *at: Index, ids: Tensor = IDS) -> Match:
+    return Match(Scope((2, 5), (), Read(embedding(table, ids), at)))
+
+
 def test_a_table_is_computed_before_it_is_looked_up() -> None:
-    answer = ungather(PRODUCT, Ungather(READ, ROWS, LOOKED_UP, (B, C)))
-    assert isinstance(answer.body, Read)
-    assert_one_value(PRODUCT, answer)
+    given = by_rows(LOOKED_UP, B, C)
+    assert match(PRODUCT, given) == given.term
+    assert_one_value(PRODUCT, given.term)
 
 
 @pytest.mark.parametrize(
     ("condition", "given"),
     [
-        ("embedding", Ungather(OTHER, ROWS, LOOKED_UP, (B, C))),
-        ("embedding", Ungather(Read(ROWS, (B, Index(0))), ROWS, LOOKED_UP, (B, C))),
-        ("embedding", Ungather(READ, Op("Relu", (ROWS,)), LOOKED_UP, (B, C))),
-        ("inverse", Ungather(READ, ROWS, LOOKED_UP, (B,))),
-        ("inverse", Ungather(READ, ROWS, LOOKED_UP, (B, it(2, 3)))),
-        ("inverse", Ungather(READ, ROWS, LOOKED_UP, (B, it(1, 4)))),
-        ("inverse", Ungather(READ, ROWS, Scope((4, 5), (3,), LOOKED_UP.body, "max"), (B, C))),
-        ("inverse", Ungather(READ, Op("Embedding", (terms.leaf("u", 4, 3), IDS)), LOOKED_UP,
-                             (B, C))),
-        ("rows", Ungather(READ, ROWS, Scope((4, 5), (3,), OTHER), (B, C))),
+        ("match", by_rows(LOOKED_UP, B, C - 1)),
+        ("match", by_rows(Scope((4, 5), (3,), LOOKED_UP.body, "max"), B, C)),
+        ("match", by_rows(LOOKED_UP, B, C, ids=terms.leaf("others", 2, dtype="int64"))),
+        ("match", by_rows(Scope((4, 5), (3,), Prod((Read(terms.leaf("u", 4, 3), (VALUE, S)),
+                                                   OTHER))), B, C)),
+        ("rows", by_rows(Scope((4, 5), (3,), OTHER), B, C)),
     ],
 )  # fmt: skip
-def test_a_table_that_is_another_is_refused(condition: str, given: Ungather) -> None:
+def test_a_table_that_is_another_is_refused(condition: str, given: Match) -> None:
     with pytest.raises(LawError) as refused:
-        ungather(PRODUCT, given)
+        match(PRODUCT, given)
     assert refused.value.condition == condition
 
 
@@ -197,7 +197,8 @@ def test_whatever_is_read_by_place_is_equal(turn: int) -> None:
         return Op("Embedding", (source, scope))
 
     def law(scope: Scope, source: Tensor) -> Scope:
-        return place(whole(scope, source), Place(scope))
+        embedded = whole(scope, source)
+        return define(embedded, Define(embedded))
 
     never_wrong(law, table_for, (places,), given_back=40, refused=("range",), left=whole, turn=turn)
 
@@ -207,17 +208,19 @@ def test_whatever_is_read_by_place_is_equal(turn: int) -> None:
     [
         ("range", Scope((3,), (), Value(it(0, 3) + 2))),
         ("range", Scope((3,), (), Value(it(0, 3) - 1))),
-        ("index", Scope((3,), (2,), Value(it(0, 3)))),
-        ("index", Scope((2,), (), Read(IDS, (it(0, 2),)))),
+        ("operator", Scope((3,), (2,), Value(it(0, 3)))),
+        ("operator", Scope((2,), (), Read(IDS, (it(0, 2),)))),
     ],
 )
 def test_a_place_that_is_none_is_refused(condition: str, ids: Scope) -> None:
+    whole = embedding(TABLE, ids)
     with pytest.raises(LawError) as refused:
-        place(Op("Embedding", (TABLE, ids)), Place(ids))
+        define(whole, Define(whole))
     assert refused.value.condition == condition
     with pytest.raises(LawError) as refused:
-        place(Op("Embedding", (TABLE, terms.leaf("i", 7, dtype="int64"))), Place(ids))
-    assert refused.value.condition == "embedding"
+        define(embedding(TABLE, terms.leaf("i", 7, dtype="int64")),
+               Define(embedding(TABLE, Scope((3,), (), Value(it(0, 3))))))  # fmt: skip
+    assert refused.value.condition == "type"
 
 
 # ---- constants ---------------------------------------------------------------------------------

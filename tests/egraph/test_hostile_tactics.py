@@ -15,14 +15,14 @@ from eqsynth.calculus.close import Close, Part, operands_of
 from eqsynth.calculus.commute import Commute
 from eqsynth.calculus.define import Comprehension, Define
 from eqsynth.calculus.deriving import LAWS as CALCULUS
-from eqsynth.calculus.deriving import Inside, Least, Match, Step, Whole
+from eqsynth.calculus.deriving import Inside, Least, Match, Step
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.pick import Pick
 from eqsynth.calculus.rearrange import Rearrange
-from eqsynth.calculus.recount import Count, Recount, Uncount
+from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.select import Gather, Numbers, Place, Ungather
+from eqsynth.calculus.select import Numbers, rows
 from eqsynth.certificates import certify
 from eqsynth.egraph import answers, asking
 from eqsynth.egraph.answers import asked
@@ -88,11 +88,12 @@ class Proposals:
 
     def step(self, term: Tensor) -> Step:
         if isinstance(term, Op):
-            return self.random.choice((Gather, Place))(self._scope(term.args[-1]))
+            at = self.random.randrange(len(term.args))
+            args = [*term.args[:at], self._scope(term.args[at]), *term.args[at + 1 :]]
+            return Define(Op(term.name, tuple(args), term.attrs))
         if not isinstance(term, Scope):
             return self.random.choice((self.define, self.match))(term)
-        kinds = [kind for kind in CALCULUS if kind not in (Gather, Place)]
-        kind = self.random.choice(kinds)
+        kind = self.random.choice([*CALCULUS])
         made: Callable[[Scope], Step] = getattr(self, kind.__name__.lower())
         return made(term)
 
@@ -158,6 +159,9 @@ class Proposals:
         return Define(Comprehension(text, (self.random.choice(self.refs),), ()) if text else op)
 
     def match(self, tensor: Tensor) -> Match:
+        if isinstance(tensor, Scope) and self.random.random() < 0.5:
+            inverse = self.random.choice((self.copied, self.counted_back, self.looked_up))
+            return inverse(tensor)
         term = self._term(tensor)
         written = [(op, by) for op in topological([term]) if isinstance(op, Op)
                    if (by := comprehension(op, self.view.meanings))]  # fmt: skip
@@ -180,9 +184,6 @@ class Proposals:
 
     def least(self, _scope: Scope) -> Least:
         return Least()
-
-    def whole(self, _scope: Scope) -> Whole:
-        return Whole()
 
     def numbers(self, scope: Scope) -> Numbers:
         tensor = self._read(scope).tensor
@@ -243,9 +244,12 @@ class Proposals:
             counts.append(Count(it, value + self.random.choice((0, 0, 0, 1)), new))
         return Recount(tuple(counts))
 
-    def uncount(self, scope: Scope) -> Uncount:
+    def copied(self, scope: Scope) -> Match:
+        return Match(self._read(scope).tensor)
+
+    def counted_back(self, scope: Scope) -> Match:
         other = self._scope(scope)
-        return Uncount(other, self.recount(other).counts)
+        return Match(other, (), (self.recount(other),))
 
     def same(self, scope: Scope) -> Same:
         """Return the scope with its axes or parts in another order, or any other scope."""
@@ -279,11 +283,12 @@ class Proposals:
         cuts = tuple((it, tuple(self.some(range(1, it.extent)))) for it in apart)
         return Same(found.other, tuple((t, self._scope(t)) for t in tensors), cuts)
 
-    def ungather(self, scope: Scope) -> Ungather:
+    def looked_up(self, scope: Scope) -> Match:
         read = self._read(scope)
-        table = self._scope(read.tensor)
+        table, gathered = self._scope(read.tensor), self._operator(read.tensor)
         at = tuple(self._index(traversal_iterators(scope)) for _ in table.traversal)
-        return Ungather(read, self.random.choice(self.operators), table, at)
+        by_rows = Read(rows(table, gathered.args[-1]), at)
+        return Match(Scope(scope.traversal, (), by_rows), ((read.tensor, gathered),))
 
 
 def saying_steps(random: Random) -> Callable[[str], Any]:
@@ -390,7 +395,7 @@ def test_each_law_is_taken_and_refused_at_random(monkeypatch: pytest.MonkeyPatch
     assert len(door.taken) >= 10, door.taken
     assert sum(door.taken.values()) > 100
     # Each law was given arguments that it has to refuse.
-    assert {kind.__name__ for kind in CALCULUS} - {"Least", "Place", "Gather"} <= {*door.refused}
+    assert {kind.__name__ for kind in CALCULUS} - {"Least"} <= {*door.refused}
 
 
 def test_terms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

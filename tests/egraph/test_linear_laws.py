@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.select import Gather, Place
+from eqsynth.calculus.define import Define
 from eqsynth.egraph.scope_rules.building import answers
 from eqsynth.egraph.tactics import linear, selection
 from eqsynth.egraph.tactics.common_factor import common_factor
@@ -228,13 +228,14 @@ def test_rows_of_a_product_are_rows_of_its_factor() -> None:
     product_ = Prod((x(k, r, shape=(3, 200)), x(k, j, shape=(3, 2), name="b")))
     inner = canonical(Scope((200, 2), (3,), product_))
     whole = op("Embedding", inner, ids)
-    answer = end(path(whole, Gather(inner)))
+    answer = end(path(whole, Define(whole)))
     assert answer is not None
     assert_equal(whole, answer)
     longer = Prod((x(r, k, shape=(201, 3)), x(k, j, shape=(3, 2), name="b")))
     # The factor has a row 200, which the product doesn't have.
     beyond = canonical(Scope((200, 2), (3,), longer))
-    assert end(path(op("Embedding", beyond, ids), Gather(beyond))) is None
+    whole = op("Embedding", beyond, ids)
+    assert end(path(whole, Define(whole))) is None
 
 
 def test_rows_of_a_product_of_tables_of_any_rank() -> None:
@@ -248,7 +249,7 @@ def test_rows_of_a_product_of_tables_of_any_rank() -> None:
     )
     inner = canonical(Scope((200, 2), (3,), Prod(factors)))
     whole = op("Embedding", inner, ids)
-    answer = end(path(whole, Gather(inner)))
+    answer = end(path(whole, Define(whole)))
     assert answer is not None
     assert_equal(whole, answer)
 
@@ -299,11 +300,12 @@ def window(size: int, shift: int, name: str, constant: bool = True) -> Read:
 def test_rows_at_places_that_are_computed_are_read_there() -> None:
     table, count = leaf("t", 4, 2), it(0, 3)
     backwards = Scope((3,), (), Value(count * -1 + 3))
-    answer = end(path(op("Embedding", table, backwards), Place(backwards)))
+    whole = op("Embedding", table, backwards)
+    answer = end(path(whole, Define(whole)))
     assert answer == Scope((3, 2), (), Read(table, (count * -1 + 3, it(1, 2))))
     for beyond_it in (count + 2, count - 1):  # no row: an embedding raises there
-        beyond = Scope((3,), (), Value(beyond_it))
-        assert end(path(op("Embedding", table, beyond), Place(beyond))) is None
+        beyond = op("Embedding", table, Scope((3,), (), Value(beyond_it)))
+        assert end(path(beyond, Define(beyond))) is None
 
 
 @pytest.mark.parametrize(("small", "shift"), [(1, 0), (3, 1), (5, 2), (3, 0), (2, 2)])

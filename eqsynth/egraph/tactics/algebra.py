@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.define import Define
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.same import Same
-from eqsynth.calculus.select import Gather, Place
 from eqsynth.egraph.tactics import contraction, linear, maps, masks, merging, selection, splitting
 from eqsynth.egraph.tactics.common_factor import common_factor
 from eqsynth.egraph.tactics.paths import Path, path
@@ -342,7 +342,8 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
         if not conditions.is_product(inner) and canonical(inner) == inner
     ]
     for inner in (*products_of(view, table), *computed):
-        found += some(path(Op("Embedding", (table, ids)), Gather(inner)))
+        of_rows = Op("Embedding", (inner, ids))
+        found += some(path(Op("Embedding", (table, ids)), Define(of_rows)))
     if not found:
         raise Later
     return found
@@ -353,7 +354,8 @@ def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if view.eclass(e) in view.instantiated:
         return []
     for inner in maps_of(view, ids):
-        read = path(Op("Embedding", (table, ids)), Place(inner))
+        by_place = Op("Embedding", (table, inner))
+        read = path(Op("Embedding", (table, ids)), Define(by_place))
         if read is not None:
             return [read]
     raise Later

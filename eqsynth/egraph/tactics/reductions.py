@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eqsynth.calculus.conditions import neutral_outside, support
-from eqsynth.calculus.recount import Count, Recount, Uncount
+from eqsynth.calculus.define import opened
+from eqsynth.calculus.deriving import Match, Steps
+from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.same import Same
 from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
@@ -92,8 +95,15 @@ def _merged(scope: Scope, q: It, r: It) -> Path | None:
     other = Scope(scope.traversal, reduced, body, scope.reducer)
     digits = It(size, q.extent), It(size + 1, r.extent)
     value = bare(digits[0]) * step + bare(digits[1])
-    count = Count(It(place[p.slot], p.extent), value, digits)
-    return path(scope, Uncount(other, (count,)))
+    try:
+        places = reduction_iterators(opened(other, {}))
+    except LawError:
+        return None
+    # Opened, the scope may have its iterators in another order; a body of numbers alone has none.
+    counts = [Count(it, value, digits) for it in places if it.extent == p.extent]
+    ways: list[Steps] = [(Recount((count,)),) for count in counts] or [()]
+    merged = (path(scope, Match(other, (), steps)) for steps in ways)
+    return next(filter(None, merged), None)
 
 
 SUPPORT = 2

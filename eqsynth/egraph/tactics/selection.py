@@ -5,14 +5,15 @@ Reads of constant tensors become numbers; a product of gathered rows becomes row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from eqsynth.calculus.conditions import is_product
-from eqsynth.calculus.select import (
-    Numbers,
-    Ungather,
-)
+from eqsynth.calculus.define import opened
+from eqsynth.calculus.deriving import Match
+from eqsynth.calculus.select import Numbers, rows
 from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, tensors
 from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
@@ -46,10 +47,10 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
         return None
     factors.remove(read)
     width = len(ids.shape)
-    rows = [index.bare() for index in read.index[:width]]
+    picked = [index.bare() for index in read.index[:width]]
     traversal = traversal_iterators(scope)
-    chosen = {it for it in rows if it is not None}
-    if None in rows or not chosen <= set(traversal):
+    chosen = {it for it in picked if it is not None}
+    if None in picked or not chosen <= set(traversal):
         return None
     others = [*factors, Read(table, (Index(0), *read.index[width:]))]
     if any(chosen & iterators(f) for f in others):
@@ -60,5 +61,22 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     value = It(len(scope.extents), table.shape[0])
     body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
     looked_up = scope_over([value, *rest], reduction_iterators(scope), body)
-    at = (*(bare(it) for it in rows if it), *map(bare, rest))
-    return path(scope, Ungather(read, gathered, looked_up, at))
+    at = (*(bare(it) for it in picked if it), *map(bare, rest))
+    try:
+        by_rows = Read(_embedded(looked_up, ids), at)
+    except LawError:
+        return None
+    return path(scope, Match(Scope(scope.traversal, (), by_rows), ((read.tensor, gathered),)))
+
+
+def _embedded(table: Scope, ids: Tensor) -> Tensor:
+    """Return ``table[ids[i], k, …]``: the embedding of a table with one axis for all of its axes
+    but the first, with the axes as before.
+
+    Raises:
+        LawError: the table is too large to be written with one axis."""
+    rest = table.traversal[1:]
+    if len(rest) == 1:
+        return rows(table, ids)
+    flat = opened(Op("Reshape", (table,), ((table.traversal[0], math.prod(rest)),)), {})
+    return Op("Reshape", (rows(flat, ids),), ((*ids.shape, *rest),))

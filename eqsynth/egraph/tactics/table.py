@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.define import Comprehension, Define, Meanings
-from eqsynth.calculus.deriving import Steps, Whole
+from eqsynth.calculus.deriving import Match, Steps
 from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.tactics import (
     algebra,
@@ -116,7 +116,7 @@ def _identity_view(_view: View, row: Sequence[Any]) -> Iterable[Steps]:
     if not isinstance(body, Read) or body.tensor.shape != scope.traversal:
         return []
     own = tuple(Index.iterator(slot, extent) for slot, extent in enumerate(scope.traversal))
-    return [(Whole(),)] if body.index == own else []
+    return [(Match(body.tensor),)] if body.index == own else []
 
 
 def _traversal_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:

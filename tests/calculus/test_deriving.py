@@ -1,0 +1,90 @@
+"""Sequences of laws, and the laws of a scope inside of a scope and of indices in least form."""
+
+from __future__ import annotations
+
+import pytest
+
+from eqsynth.calculus.close import Close
+from eqsynth.calculus.define import Define
+from eqsynth.calculus.deriving import Inside, Least, Match, Step, apply, derive, hypotheses, inside
+from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.recount import Count, Recount, recount
+from eqsynth.errors import LawError
+from eqsynth.ir.index import It
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Call, Prod, Read, reads
+from eqsynth.ir.scopes import bare
+from eqsynth.ir.tensor import Op, Scope, Tensor
+from tests.calculus.proposals import assert_one_value
+from tests.terms import it, leaf, op
+
+X, W = leaf("x", 3, 4), leaf("w", 4)
+H, J = it(0, 3), it(1, 4)
+INNER = Scope((3,), (4,), Prod((Read(X, (H, J)), Read(W, (J,)))))
+OUTER = Scope((3,), (), Call("relu", (Read(INNER, (it(0, 3),)),)))
+PRODUCT = Scope((3, 4), (), Prod((Read(X, (H, J)), Read(W, (J,)))))
+
+
+def test_a_scope_inside_of_a_scope_is_derived_by_itself() -> None:
+    """The sum inside reads a product that is computed before: the outer body reads the new sum."""
+    t = leaf("t", 3, 4)
+    summed = Scope((3,), (4,), Read(t, (H, J)))
+    outer = Scope((3,), (), Call("relu", (Read(summed, (it(0, 3) - 1,), 2.0),)))
+    step = Inside(summed, (Inline(Read(t, (H, J)), PRODUCT),))
+    answer = inside(outer, step)
+    (read,) = reads(answer.body)
+    assert read.tensor == canonical(INNER)
+    assert (read.index, read.fill) == ((it(0, 3) - 1,), 2.0)
+    # It holds if the hypothesis of the step inside does.
+    assert list(hypotheses(outer, (step,))) == [(t, PRODUCT)]
+
+
+def test_every_read_of_the_scope_inside_is_replaced() -> None:
+    body = Prod((Read(INNER, (it(0, 3),)), Read(INNER, (it(0, 3) * -1 + 2,))))
+    q, r = It(2, 2), It(3, 2)
+    count = Count(It(1, 4), bare(q) * 2 + bare(r), (q, r))
+    outer = Scope((3,), (), body)
+    answer = inside(outer, Inside(INNER, (Recount((count,)),)))
+    assert {read.tensor for read in reads(answer.body)} == {recount(INNER, Recount((count,)))}
+    assert_one_value(outer, answer)
+
+
+def test_what_is_derived_inside_has_to_be_read() -> None:
+    for inner in (PRODUCT, Scope((3,), (4,), Prod((Read(X, (H, J)), Read(leaf("v", 4), (J,)))))):
+        with pytest.raises(LawError) as refused:
+            inside(OUTER, Inside(inner, ()))
+        assert (refused.value.law, refused.value.condition) == ("inside", "reads")
+    with pytest.raises(LawError) as refused:
+        inside(OUTER, Inside(INNER, (Define(op("Relu", X)),)))
+    assert refused.value.law == "define"
+
+
+def test_indices_are_brought_to_their_least_form() -> None:
+    k = it(0, 12)
+    scope = Scope((12,), (), Read(leaf("v", 12), (k // 4 * 4 + k % 4,)))
+    answer = derive(scope, (Least(),))
+    assert answer == Scope((12,), (), Read(leaf("v", 12), (k,)))
+    assert_one_value(scope, answer)
+
+
+@pytest.mark.parametrize("step", [Close(()), Least(), Inside(INNER, ())])
+@pytest.mark.parametrize("term", [X, op("Relu", X)])
+def test_laws_of_scopes_take_no_other_terms(step: Step, term: Tensor) -> None:
+    with pytest.raises(LawError) as refused:
+        apply(term, step)
+    assert refused.value.law == type(step).__name__.lower()
+    assert refused.value.condition == "type"
+
+
+@pytest.mark.parametrize(("condition", "step"), [("match", Match), ("type", Define)])
+def test_no_operator_of_another_type_is_taken(condition: str, step: type[Match | Define]) -> None:
+    with pytest.raises(LawError) as refused:
+        apply(PRODUCT, step(op("Reshape", X, attrs=((4, 3),))))
+    assert refused.value.condition == condition
+
+
+def test_no_steps_lead_to_the_term_in_canonical_form() -> None:
+    relu = op("Relu", X)
+    assert derive(relu, ()) == relu and isinstance(relu, Op)
+    turned = Scope((3,), (4,), Prod((Read(W, (J,)), Read(X, (H, J)))))
+    assert derive(turned, ()) == derive(INNER, ())
