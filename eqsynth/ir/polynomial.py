@@ -90,8 +90,7 @@ def expand(body: Scalar, cancels: bool = False, dtype: str | None = None) -> Pol
     """Return the polynomial that equals the body.
 
     Args:
-        body: computed in one dtype. A condition is an atom; among floats, an integer is one,
-            converted to the dtype.
+        body: computed in one dtype; a part of another dtype (a condition) is an atom.
         cancels: also use identities that lose digits: multiply out products of differences, and
             write functions as differences (``sigmoid(-x)`` as ``1 - sigmoid(x)``).
         dtype: the dtype of a body that consists of numbers only.
@@ -155,11 +154,7 @@ class _Expansion:
         if dtype_of(scalar) == "bool" and self._dtype not in (None, "bool"):
             return self._truths.of(scalar)
         if dtype_of(scalar) not in (None, self._dtype):
-            if self._dtype and is_condition(scalar):
-                return self._truths.of(scalar)
-            # Among floats, integers are converted one by one: the product of two that are factors
-            # of one term would be a product of integers, which wraps.
-            return of_atom(Cast(self._dtype, scalar) if self._real and self._dtype else scalar)
+            return of_atom(scalar)
         if not self._real and (index := as_index(scalar)) is not None:
             return of_atom(Value(index))
         match scalar:

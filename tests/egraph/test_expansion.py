@@ -122,19 +122,6 @@ def test_bodies_that_are_one_polynomial(left: Scalar, right: Scalar) -> None:
     assert same(left, right)
 
 
-def test_integers_that_a_float_is_multiplied_by_are_not_multiplied_by_each_other() -> None:
-    """``c * (w + exp(-x))``, a float, has the term ``c * w``. The product of integers would wrap:
-    with c = w = 2**40 it is 2**80, which is 0 in 64 bits."""
-    c, w = (Read(leaf(name, 4, dtype="int64"), (it(0, 4),)) for name in "ab")
-    scope = canonical(Scope((4,), (), Prod((c, total([w, call("exp", NEGATIVE)])))))
-    form = expanded(scope, map_of)
-    assert form is not None and form != scope
-    large = np.full(4, 2**40)
-    data = {"a": large, "b": large, "x": np.arange(1, 5, dtype=np.float32)}
-    np.testing.assert_allclose(evaluate(form, data), evaluate(scope, data), rtol=1e-6)
-    assert same(Prod((c, w, X)), Prod((Prod((c, X)), w))), "each is converted, in any order"
-
-
 def test_what_is_alike_is_another_polynomial() -> None:
     one, exp_x, exp_y = Num(1), call("exp", X), call("exp", Y)
     square = Prod((call("sin", X), call("sin", X)))

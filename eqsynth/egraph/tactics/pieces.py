@@ -54,11 +54,12 @@ class Cut(Exception):
 def of_dtype(scope: Scope, dtype: str) -> bool:
     """Whether a scope's body may be written out in an expression of ``dtype``.
 
-    Among floats, ``dtype`` is the only float dtype of the scope and of its reads;
-    other reads may be of integers and truths. A scope of integers or truths must read something,
-    because numbers alone would take the dtype of the expression around them. No number is infinite,
-    except in a comparison. Among integers, every part except the conditions has ``dtype``, in which
-    it wraps around; a scope of truths and a whole number may be written out too.
+    Among floats, ``dtype`` is the only float dtype of the scope and of its reads; one
+    other read may be of integers, others of truths. A scope of integers or truths must read
+    something, because numbers alone would take the dtype of the expression around them. No number
+    is infinite, except in a comparison. Among integers, every part except the conditions has
+    ``dtype``, in which it wraps around; a scope of truths and a whole number may be written out
+    too.
     """
     if not is_float(dtype):
         number = isinstance(scope.body, Num) and scope.body.value.is_integer()
@@ -69,7 +70,17 @@ def of_dtype(scope: Scope, dtype: str) -> bool:
     found = {read.tensor.dtype for read in reads(scope.body)} | {scope.dtype}
     apart = not is_float(scope.dtype) and dtype_of(scope.body) is None
     floats = {one for one in found if is_float(one)}
-    return not apart and floats <= {dtype} and _is_finite(scope.body)
+    # Two integers that a float is multiplied by, one after the other, would become a product of
+    # integers, which wraps: c * (w * a + exp(w)) has no product c * w * a in integers.
+    few = _integers(scope.body) < 2
+    return not apart and floats <= {dtype} and few and _is_finite(scope.body)
+
+
+def _integers(scalar: Scalar) -> int:
+    """The number of reads of integers that are computed with; those in conditions don't count."""
+    if isinstance(scalar, Read):
+        return int(not is_float(scalar.tensor.dtype) and scalar.tensor.dtype != "bool")
+    return 0 if dtype_of(scalar) == "bool" else sum(map(_integers, children(scalar)))
 
 
 def _is_finite(scalar: Scalar) -> bool:
