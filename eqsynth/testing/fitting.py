@@ -352,6 +352,10 @@ def _iota(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> 
         attrs[0] = want.shape if want is not None and want.rank else world.shape(2)
     if attrs[1] is None:
         attrs[1] = world.choices.pick(range(max(len(attrs[0]), 1)))
+    if attrs[2] is None and chance(world.choices, 4):
+        # Places 0, 1, 2 are 0, 1, 1 in bool. The other dtypes lose places only from 128 (int8) or
+        # 257 (bfloat16) on, which samples are too small for.
+        attrs[2] = "bool"
 
 
 def _interpolation(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> None:

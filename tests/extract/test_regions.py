@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -343,6 +344,34 @@ def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
 
     with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
     assert asked == [*takes, *["Region of 16 operators"] * compiled]
+
+
+@pytest.mark.parametrize(
+    ("original_s", "chosen_s", "sampled"),
+    [(40.0, 40.0, False), (40.0, 20.0, True), (math.inf, 40.0, True)],
+    ids=["gains nothing", "gains half", "unknown"],
+)
+def test_a_slow_engine_that_cannot_catch_up_gets_no_sample(
+    costs: CostModel, original_s: float, chosen_s: float, sampled: bool
+) -> None:
+    """Inductor takes 30 s for the original, and the plan's own kernels 16 s for what was chosen.
+    If the chosen terms save OpenVINO nothing, they aren't expected to save Inductor anything."""
+    graph, found = sixteen_layers()
+    original, chosen, sample = (f"Region of {count} operators" for count in (32, 16, 2))
+    takes = {("openvino", original): original_s, ("openvino", chosen): chosen_s,
+             ("inductor", original): 30.0}  # fmt: skip
+    asked: list[tuple[str, str]] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        (kernel,) = kernels
+        asked.append((kernel.backend, kernel.term.label))
+        taken = takes.get(asked[-1], 99.0)
+        return {kernel: seconds(taken) if math.isfinite(taken) else None}
+
+    tried = [RegionBackend(ENGINES["openvino"]), RegionBackend(ENGINES["inductor"])]
+    with_engines(graph, found, tried, costs, measure, 600.0)
+    assert set(asked[:3]) == set(takes)
+    assert (("inductor", sample) in asked) == sampled
 
 
 def test_an_engine_that_is_late_is_asked_for_no_more_and_has_not_failed(costs: CostModel) -> None:
