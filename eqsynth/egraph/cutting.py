@@ -310,8 +310,12 @@ def _separates(
 
 
 def _is_function(term: Op) -> bool:
-    """Whether the operator is a nonlinear function of elements or of windows."""
+    """Whether the operator is a nonlinear function of elements or of windows. A choice by a known
+    condition is linear in what it chooses from: ``where(i == j, d, 0) @ x`` is a diagonal matrix
+    times x."""
     if term.row.kind not in ("elementwise", "reduction") or term.name.startswith("Reduce"):
+        return False
+    if term.name == "Where" and term.args[0].constant:
         return False
     return term.name not in _LINEAR and term.name not in ("AvgPool2d", "LayerNorm")
 

@@ -166,6 +166,9 @@ class _Names:
             case Within(low=low, value=value, high=high):
                 least, there, most = (self._place(part, at) for part in (low, value, high))
                 return self._truth(z3.And(there >= least, there < most))
+            case Apply(fn="where", args=(Equals(left=left, right=right), chosen, other)):
+                condition = self._place(left, at) == self._place(right, at)
+                return Guard(condition, self._body(chosen, at), self._body(other, at))
             case Apply(fn=fn, args=args):
                 return values.Call(fn, tuple(self._body(arg, at) for arg in args))
             case Plus(parts=parts) | Times(parts=parts):

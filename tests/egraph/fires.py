@@ -26,6 +26,8 @@ FIRES: dict[str, str] = {
     "repeated-rows": "expand-definition quotient",
     "identity-matrix": "equal-indices-float32 hoist",
     "identity-matrix-64": "equal-indices-float64 delta-under-sum",
+    "diagonal-matrix": "diagonal-is-product delta-under-sum",
+    "sum-of-products": "distribute factor",
     "looked-up-rows": "identity-view gather-rows ungather-rows",
     "rows-in-reverse": "number-of-range rows-by-place",
     "one-hot-rows": "convert-of-converted-equality cast-definition",

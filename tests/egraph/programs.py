@@ -374,6 +374,21 @@ def identity_matrix(dtype: str = "float32") -> Tensor:
     return op("Matmul", op("Matmul", leaf("x", 2, 3, dtype=dtype), eye), ones)
 
 
+def diagonal_matrix() -> Tensor:
+    """where(i == j, d, 0) @ x."""
+    i, j = (op("Iota", attrs=((3, 3), axis, "int64")) for axis in (0, 1))
+    d = op("Reshape", leaf("d", 3), attrs=((1, 3),))
+    zero = op("Full", attrs=((), 0.0, "float32"))
+    return op("Matmul", op("Where", op("Equal", i, j), d, zero), leaf("x", 3, 2))
+
+
+def sum_of_products() -> Tensor:
+    """(b @ c + d @ e) @ x: two small products, or one of the whole matrix."""
+    b, d = leaf("b", 6, 1), leaf("d", 6, 1)
+    c, e = leaf("c", 1, 6), leaf("e", 1, 6)
+    return op("Matmul", op("Add", op("Matmul", b, c), op("Matmul", d, e)), leaf("x", 6, 2))
+
+
 def rows_in_reverse() -> Tensor:
     """t[2 - i]: the rows of a table at computed positions."""
     places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
@@ -478,6 +493,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "repeated-rows": repeated_rows,
     "identity-matrix": identity_matrix,
     "identity-matrix-64": lambda: identity_matrix("float64"),
+    "diagonal-matrix": diagonal_matrix,
+    "sum-of-products": sum_of_products,
     "looked-up-rows": looked_up_rows,
     "rows-in-reverse": rows_in_reverse,
     "one-hot-rows": one_hot_rows,

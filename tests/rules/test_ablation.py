@@ -329,7 +329,7 @@ ROWS: dict[str, Winner | Equal] = {
     "factor": Winner(known("wide-convolution"), "flops", 3240),
     "fold-constants": Winner(known("pooled-linear"), "flops", 24),
     "hoist": Winner(known("odd-extents"), "flops", 16),
-    "distribute": Winner(known("broadcast"), "flops", 54),
+    "distribute": Winner(known("sum-of-products"), "flops", 84),
     "common-factor": Winner(known("distributivity"), "flops", 60),
     "term-split": CHAIN,
     "multiply-out": Winner(
@@ -340,6 +340,7 @@ ROWS: dict[str, Winner | Equal] = {
     "invariants": Winner(known("normalized-attention"), "flops", 84),
     "quotient": Winner(known("repeated-rows"), "flops", 72),
     "delta-under-sum": EYE,
+    "diagonal-is-product": Winner(known("diagonal-matrix"), "flops", 6),
     "gather-rows": LOOKED_UP,
     "ungather-rows": LOOKED_UP,
     "convert-of-converted-equality": Equal(

@@ -291,6 +291,11 @@ def zeros_outside(factor: Scalar) -> Iterator[tuple[Index, list[Scalar]]]:
             yield _least(index), [replace(factor, index=at)]
 
 
+def is_delta(body: Scalar) -> bool:
+    """Whether the body is a comparison of two indices, ``i == j + 1``."""
+    return _comparison(body) is not None
+
+
 def _comparison(factor: Scalar) -> Index | None:
     """Return u if the factor is ``u == 0``, a comparison of two indices; otherwise None."""
     if not isinstance(factor, Call) or factor.fn != "eq":

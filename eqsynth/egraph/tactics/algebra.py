@@ -8,6 +8,7 @@ e-classes that the scope reads. Not here: the derivations themselves, functions 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from eqsynth.calculus import conditions
@@ -89,10 +90,18 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
         # The sum with the most terms first: it is the one in which everything is fused.
         inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
-            parts = contraction.distribute(scope, factor, inner)
+            parts = contraction.distribute(scope, factor, inner, partial(_inlined, view))
             if parts is not None:
                 return [parts]
     raise Later
+
+
+def _inlined(view: View, scope: Scope) -> Iterator[Scope]:
+    """A product with one or all of its reads of products inlined, read by read."""
+    found = inlinable(view, scope)
+    while found is not None:
+        yield found.scope
+        found = inlinable(view, found.scope)
 
 
 def expression_split(view: View, row: Sequence[Any]) -> Iterable[Path]:

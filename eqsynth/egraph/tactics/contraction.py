@@ -12,7 +12,7 @@ inlines, rearranges and splits. Not here: to which scopes they are applied, whic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.conditions import is_product, support
@@ -44,6 +44,8 @@ MAX_FACTORS = 10
 # In a product of up to so many factors any shared iterator connects two factors; in a product of
 # more factors only a shared reduction iterator does.
 MAX_SHARING = 8
+# All orders of a product of up to so many factors are compared (3**6 splits).
+MAX_ORDERED = 6
 
 
 def factor(scope: Scope) -> Iterator[Path]:
@@ -90,7 +92,7 @@ def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[frozenset[
 
 def _box(part: Sequence[Scalar]) -> int:
     """The number of points over which the product of the factors in ``part`` is taken."""
-    return math.prod(it.extent for it in {it for f in part for it in iterators(f)})
+    return _points({it for f in part for it in iterators(f)})
 
 
 def fold_constants(scope: Scope) -> Path | None:
@@ -148,17 +150,22 @@ def _joined(first: int, rest: int, links: Sequence[Sequence[bool]]) -> bool:
     return any(links[i][j] for i in n if first >> i & 1 for j in n if rest >> j & 1)
 
 
-def distribute(scope: Scope, read: Read, inner: Scope) -> Path | None:
+def distribute(
+    scope: Scope, read: Read, inner: Scope, opened: Callable[[Scope], Iterable[Scope]]
+) -> Path | None:
     """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, if that is less work.
 
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
-    concatenation), uses fewer iterators (a broadcast), or is constant (a bias through a weight).
-    One part may be as much work as the whole: apart from the others, it may be optimized further.
-    If two were allowed, every linear map would be tried inside every sum.
+    concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), or is
+    a product of three and more tensors that another order computes with fewer points than the
+    whole has: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
+    whole: apart from the others, it may be optimized further. If two were allowed, every linear map
+    would be tried inside every sum.
 
     Args:
         read: a factor of the product that is always in range.
         inner: the sum that ``read`` reads.
+        opened: returns scopes that are equal to a product, with reads of other products inlined.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
     if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
@@ -169,11 +176,50 @@ def distribute(scope: Scope, read: Read, inner: Scope) -> Path | None:
     moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms]
     parts = [product([*factors, term]) for term in moved]
     whole = math.prod(scope.extents)
-    if sum(_work(part) >= whole and not _is_constant(part) for part in parts) > 1:
+
+    def is_less(part: Scalar) -> bool:
+        if _work(part) < whole or _is_constant(part):
+            return True
+        own = Scope(scope.traversal, scope.reduction, part)
+        return any(in_best_order(other) < whole for other in opened(own))
+
+    if sum(not is_less(part) for part in parts) > 1:
         return None
     inlined = path(scope, Inline(read, inner))
-    opened = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
-    return opened and opened.then(termwise(opened.scope))
+    split = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
+    return split and split.then(termwise(split.scope))
+
+
+def in_best_order(scope: Scope) -> int:
+    """The number of points of a product's contractions of two factors each, in the best order.
+
+        sum_{j,r} b[i, r] * c[r, j] * x[j, d]    of 9 x 2 x 9 by 1    ->    18 + 18
+
+    A factor that alone has an iterator of the reduction is summed over it first. A product of more
+    than ``MAX_ORDERED`` factors counts as one contraction of all.
+    """
+    used = [iterators(factor) for factor in factors_of(scope.body)]
+    if not 2 < len(used) <= MAX_ORDERED:
+        return math.prod(scope.extents)
+    reduced, everything = set(reduction_iterators(scope)), (1 << len(used)) - 1
+    its = [
+        {it for n, own in enumerate(used) if side >> n & 1 for it in own}
+        for side in range(everything + 1)
+    ]
+    # What a side leaves to the rest: all of its iterators that aren't summed within it.
+    left = [own - (reduced - its[everything & ~side]) for side, own in enumerate(its)]
+    best = [0] * (everything + 1)
+    for side in range(1, everything + 1):
+        parts = [(one, side & ~one) for one in range(1, side) if one & side == one]
+        if parts:
+            best[side] = min(best[a] + best[b] + _points(left[a] | left[b]) for a, b in parts)
+        elif left[side] != its[side]:
+            best[side] = _points(its[side])
+    return best[everything]
+
+
+def _points(its: Collection[It]) -> int:
+    return math.prod(it.extent for it in its)
 
 
 def _multiplied(body: Scalar) -> Scalar:

@@ -16,6 +16,7 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.define import Comprehension, Define, Meanings
 from eqsynth.calculus.deriving import Match, Steps
 from eqsynth.calculus.inline import Inline
+from eqsynth.egraph.scope_rules.matching import is_delta
 from eqsynth.egraph.tactics import (
     algebra,
     converging,
@@ -245,8 +246,14 @@ def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
                 # Constants are fused only with maps that read nothing, such as an identity matrix
                 # or a mask.
                 continue
-            if read.tensor.constant and not row[0].constant and not conditions.is_view(inner):
-                # Computed once as it is; fused, it would be computed for every element.
+            if (
+                read.tensor.constant
+                and not row[0].constant
+                and not conditions.is_view(inner)
+                and not is_delta(inner.body)
+            ):
+                # Computed once as it is; fused, it would be computed for every element. Where two
+                # indices are equal has to be seen, since little may be left to compute.
                 continue
             merged = merging.merge(scope, read, inner)
             if merged is not None and merged != scope:
