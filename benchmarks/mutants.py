@@ -69,6 +69,7 @@ ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
     "masked-attention-definition": (5, "the same; operands commute; keepdim is 1 or not 0"),
     "hoist": (1, "where it is worth doing is no condition of the equality"),
     "delta-under-sum": (1, "integers that wrap are a ring"),
+    "diagonal-is-product": (4, "0 and 1 times f are exact, also of integers, and wherever e lies"),
 }  # fmt: skip
 """Rule -> the number of its mutants that are as true as the rule, and the reason.
 
