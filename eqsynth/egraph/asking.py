@@ -146,6 +146,8 @@ class _Room:
         self._counts = VARIANTS[law].counts
         # E-class -> its counted scopes: those of the view, and answers since.
         self._scopes: dict[ClassRef, set[Tensor]] = {}
+        # E-classes with a counted scope that is a gate; their limit is lower.
+        self._gates: set[ClassRef] = set()
 
     @property
     def counts_all(self) -> bool:
@@ -154,11 +156,16 @@ class _Room:
 
     def is_full(self, ref: ClassRef) -> bool:
         if ref not in self._scopes:
-            self._scopes[ref] = set(filter(self._counts or bool, self._view.scopes(ref)))
-        most = self._most
-        if any(isinstance(s, Scope) and is_gate(s) for s in self._scopes[ref]):
-            most = min(most, GATE_VARIANTS)
+            self._scopes[ref] = set()
+            for scope in filter(self._counts or bool, self._view.scopes(ref)):
+                self._count(ref, scope)
+        most = min(self._most, GATE_VARIANTS) if ref in self._gates else self._most
         return len(self._scopes[ref]) > most
+
+    def _count(self, ref: ClassRef, scope: Tensor) -> None:
+        self._scopes[ref].add(scope)
+        if ref not in self._gates and isinstance(scope, Scope) and is_gate(scope):
+            self._gates.add(ref)
 
     def takes(self, ref: ClassRef, answer: Tensor) -> bool:
         """Whether to use an answer: it doesn't count, or it is new and the e-class has room for
@@ -167,7 +174,7 @@ class _Room:
             return True
         if self.is_full(ref) or answer in self._scopes[ref]:
             return False
-        self._scopes[ref].add(answer)
+        self._count(ref, answer)
         return True
 
 

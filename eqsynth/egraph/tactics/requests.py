@@ -137,7 +137,11 @@ def _comes_back(view: View, ref: ClassRef, scope: Scope) -> bool:
 
 def is_gate(scope: Scope) -> bool:
     """Whether ``scope`` is an elementwise product of several reads: ``L . x[i] * y[i]``."""
-    return conditions.is_product(scope) and not scope.reduction and len(set(reads(scope.body))) > 1
+    return (
+        not scope.reduction
+        and conditions.is_product(scope)
+        and len(set(reads(scope.body))) > 1
+    )
 
 
 def normalized(view: View, ref: ClassRef) -> bool:
