@@ -10,11 +10,13 @@ from typing import Final
 
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Num, Read, Scalar, composites, dtype_of, factors_of, leaves
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 
 
+@remembered(maxsize=1 << 15)
 def is_product(scope: Scope) -> bool:
     """True for ``L sum . read * read * … * number`` with at least one read.
 

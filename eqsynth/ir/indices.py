@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
-from eqsynth.ir.normal import canonical_form
+from eqsynth.ir.normal import canonical_form, remembered
 from eqsynth.ir.scalar import Read, Scalar, Value, rewrite_leaves
 from eqsynth.ir.tensor import Scope
 
@@ -91,6 +92,7 @@ def _digit(value: Index) -> FloorDiv | None:
     return None
 
 
+@lru_cache(maxsize=1 << 14)
 def least(index: Index) -> Index:
     """Return the index in its least form, as :func:`rebuilt` finds it.
 
@@ -106,7 +108,8 @@ def with_indices(body: Scalar, image: Callable[[Index], Index]) -> Scalar:
 
     def leaf(part: Scalar) -> Scalar:
         if isinstance(part, Read):
-            return Read(part.tensor, tuple(map(image, part.index)), part.fill)
+            index = tuple(map(image, part.index))
+            return part if index == part.index else Read(part.tensor, index, part.fill)
         return Value(image(part.index)) if isinstance(part, Value) else part
 
     return rewrite_leaves(body, leaf)
@@ -121,6 +124,7 @@ def substituted(body: Scalar, image: Mapping[It, Index]) -> Scalar:
     return with_indices(body, lambda index: rebuilt(index, affine))
 
 
+@remembered(maxsize=1 << 14)
 def least_form(scope: Scope) -> Scope:
     """Return the scope in canonical form, with its indices in least form."""
     body = with_indices(scope.body, least)
