@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 from math import prod
 from typing import Any, Final
 
 from eqsynth.calculus.conditions import is_finite, is_product
 from eqsynth.calculus.define import sides
-from eqsynth.calculus.deriving import Match
-from eqsynth.calculus.pick import Pick, pick
+from eqsynth.calculus.deriving import Match, apply
+from eqsynth.calculus.pick import Pick
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import Law, flat
 from eqsynth.egraph.tactics.toom_cook import Algorithm, Matrix, correlation, growth, sizes
@@ -70,12 +70,15 @@ def by_tiles(loses: bool) -> Law:
     def law(view: View, row: Sequence[Any]) -> Iterable[Path]:
         scope = flat(view, row)
         if loses:
-            found = (tiled_windows(scope, (outputs, outputs), True) for outputs in _OUTPUTS)
-            return [tiled for tiled in found if tiled is not None]
+            tried = (tiled_windows(scope, (outputs, outputs), True) for outputs in _OUTPUTS)
+            proved = (_proved(scope, tiled) for tiled in tried if tiled is not None)
+            return [answer for answer in proved if answer is not None]
         pairs = combinations_with_replacement(_OUTPUTS, 2)
-        tried = (tiled_windows(scope, pair, False) for pair in pairs)
-        near = [tiled for tiled in tried if tiled is not None]
-        return [min(near, key=_work)] if near else []
+        near = [tiled_windows(scope, pair, False) for pair in pairs]
+        # A proof takes longer than all the rest, and only the answer needs one.
+        ordered = sorted((tiled for tiled in near if tiled is not None), key=_work)
+        answers = (_proved(scope, tiled) for tiled in ordered)
+        return list(islice((answer for answer in answers if answer is not None), 1))
 
     return law
 
@@ -83,13 +86,14 @@ def by_tiles(loses: bool) -> Law:
 _OUTPUTS: Final = sorted({outputs for outputs, _ in sizes()})
 
 
-def _work(tiled: Path) -> int:
-    return sum(flops(term) for term in topological([tiled.scope]) if not term.constant)
+def _work(tiled: Scope) -> int:
+    return sum(flops(term) for term in topological([tiled]) if not term.constant)
 
 
 @remembered(maxsize=1 << 14)
-def tiled_windows(scope: Scope, outputs: tuple[int, int], loses: bool) -> Path | None:
-    """The scope by tiles of ``outputs`` along its first and its second axis with a window.
+def tiled_windows(scope: Scope, outputs: tuple[int, int], loses: bool) -> Scope | None:
+    """The scope by tiles of ``outputs`` along its first and its second axis with a window; that it
+    is equal isn't proved yet.
 
     None if that doesn't save enough operations, or if the growth of rounding errors isn't on the
     side of ``GROWN`` that ``loses`` asks for. An axis without an algorithm for its taps and that
@@ -109,7 +113,7 @@ def tiled_windows(scope: Scope, outputs: tuple[int, int], loses: bool) -> Path |
     summed = prod(scope.reduction) // prod(window.tap.extent for window in windows)
     if summed < MANY and not loses:
         return None
-    tiled = by_windows(scope, windows)
+    tiled = _tiled(scope, windows)
     return tiled if tiled is not None and _work(tiled) <= (1 - SAVED) * flops(scope) else None
 
 
@@ -175,6 +179,12 @@ def by_windows(scope: Scope, windows: Sequence[Window]) -> Path | None:
 
     None if it can't be proved equal to the scope.
     """
+    tiled = _tiled(scope, windows)
+    return None if tiled is None else _proved(scope, tiled)
+
+
+def _tiled(scope: Scope, windows: Sequence[Window]) -> Scope | None:
+    """The scope by tiles along ``windows``, not proved equal yet; None if the windows don't fit."""
     factors = factors_of(scope.body)
     sliding = [f for f in factors if {w.out for w in windows} & iterators(f)]
     dtypes = {f.tensor.dtype for f in factors if isinstance(f, Read)} | {scope.dtype}
@@ -184,9 +194,12 @@ def by_windows(scope: Scope, windows: Sequence[Window]) -> Path | None:
     (data,) = sliding
     assert isinstance(data, Read)
     axes = _axes(scope, data, windows)
-    if axes is None:
-        return None
-    tiled = _by_tiles(scope, data, axes)
+    return None if axes is None else _by_tiles(scope, data, axes)
+
+
+@remembered(maxsize=1 << 14)
+def _proved(scope: Scope, tiled: Scope) -> Path | None:
+    """The path from ``scope`` to ``tiled``; None if no proof is found that they are equal."""
     with suppress(LawError):
         return path(scope, Match(tiled, (), tuple(_picks(sides(tiled, scope, ())[0]))))
     return None
@@ -196,7 +209,9 @@ def _picks(opened: Scope) -> Iterable[Pick]:
     """The steps that remove A[y % m, p], G[p, k] and B[p, u]: they pick u = y % m + k."""
     while found := _first_pick(opened):
         yield found
-        opened = pick(opened, found)
+        picked = apply(opened, found)
+        assert isinstance(picked, Scope)
+        opened = picked
 
 
 def _first_pick(opened: Scope) -> Pick | None:
