@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from eqsynth.egraph.snapshot import EClass, Handle
@@ -321,7 +322,9 @@ def throwaway_rule(name: str, actions: list[Any]) -> list[Any]:
     return [egg.AddRuleset(SPAN, name), egg.RuleCommand(rule), run(name)]
 
 
+@lru_cache(maxsize=1 << 10)
 def run(ruleset: str) -> Any:
+    """Return the command that runs a ruleset once."""
     return egg.RunSchedule(_once(ruleset))
 
 

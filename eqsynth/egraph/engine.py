@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eqsynth.egraph.commands import SPAN, Actions, Names, declarations, run
-from eqsynth.egraph.reading import Classes, Reader, Rows, number
+from eqsynth.egraph.reading import Classes, Functions, Reader, Rows, number
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
 from eqsynth.rules import rewind
@@ -60,7 +60,7 @@ class Engine:
         # Rules applied since the analyses last ran without a conflict: the suspects at the next
         # conflict.
         self._suspects: list[str] = []
-        self._frozen: egg.FrozenEGraph | None = None
+        self._frozen: Functions | None = None
         # The cached results of reading the e-graph, and the count of changes.
         self._changes = 0
         self._read: tuple[int, Classes] | None = None
@@ -177,13 +177,27 @@ class Engine:
         """Run a rule's match phase; return the new rows of its relation, in `rule.columns`' order.
 
         The matches stay pending until `apply`; a schedule backs off by not calling `apply`."""
-        if not rule.match_ruleset:
-            raise ValueError(f"{rule.name} has no match phase")
+        (rows,) = self.matches([rule])
+        return rows
+
+    def matches(self, rules: Sequence[Rule]) -> list[list[tuple[Any, ...]]]:
+        """Run the match phases of several rules; return what ``match`` returns for each."""
         before = self._freeze()
-        report = self._step(rule.name, run(rule.match_ruleset))
-        if not report.updated:
-            return []
-        self._frozen = None
+        updated: list[bool] = []
+        for rule in rules:
+            if not rule.match_ruleset:
+                raise ValueError(f"{rule.name} has no match phase")
+            updated.append(bool(self._step(rule.name, run(rule.match_ruleset)).updated))
+        if any(updated):
+            self._frozen = None
+        # A rule's matches go into its own relation, so one reading after all rules shows them all.
+        return [
+            self._new_rows(rule, before) if has_new else []
+            for rule, has_new in zip(rules, updated, strict=True)
+        ]
+
+    def _new_rows(self, rule: Rule, before: Functions) -> list[tuple[Any, ...]]:
+        """Return the rows of a rule's relation that weren't there before."""
         new = _raw_rows(self._freeze(), rule.relation) - _raw_rows(before, rule.relation)
         decoders = [self._reader.decoder(sort) for _, sort in rule.columns]
         # Sorted by number, since the order of a hash table would make runs differ.
@@ -240,7 +254,7 @@ class Engine:
 
     def eclasses(self) -> int:
         """The number of e-classes of all sorts."""
-        functions, known = self._freeze().functions, self.rules.known
+        functions, known = self._freeze(), self.rules.known
         return len(
             {
                 (function.output_sort, row.output)
@@ -252,19 +266,18 @@ class Engine:
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         """Return the rows of one relation, or of one function with its values."""
-        return self._reader.rows(name, self._freeze().functions)
+        return self._reader.rows(name, self._freeze())
 
     def snapshot(self) -> Snapshot:
         """Return the whole e-graph as plain data, without the relations of matches."""
         if self._read is None or self._read[0] != self._changes:
-            self._read = self._changes, self._reader.classes(self._freeze().functions)
+            self._read = self._changes, self._reader.classes(self._freeze())
         classes, handles = self._read[1]
         return Snapshot(classes, self.snapshot_rows(), handles)
 
     def snapshot_rows(self) -> Mapping[str, list[tuple[Any, ...]]]:
         """Return the ``rows`` of a snapshot, the only part that changes when requests are added."""
-        functions = self._freeze().functions
-        return Rows(self._reader, functions)
+        return Rows(self._reader, self._freeze())
 
     # ---- within ----------------------------------------------------------
 
@@ -319,10 +332,11 @@ class Engine:
         self._changes += 1
         self._reader.changed()
 
-    def _freeze(self) -> egg.FrozenEGraph:
+    def _freeze(self) -> Functions:
+        """Return all tables as they are now, by name."""
         self._alive("read")
         if self._frozen is None:
-            self._frozen = self._egraph.freeze()
+            self._frozen = self._egraph.freeze().functions
         return self._frozen
 
     def _sizes(self) -> Mapping[str, int]:
@@ -331,5 +345,5 @@ class Engine:
         return dict(output.sizes)  # type: ignore[union-attr]
 
 
-def _raw_rows(frozen: egg.FrozenEGraph, relation: str) -> set[tuple[Any, ...]]:
-    return {tuple(row.inputs) for row in frozen.functions[relation].rows}
+def _raw_rows(functions: Functions, relation: str) -> set[tuple[Any, ...]]:
+    return {tuple(row.inputs) for row in functions[relation].rows}

@@ -43,6 +43,9 @@ class Session:
         self.defined = operators_of(self.rules.definitions)
         self.requests = Requests(self.rules)
         self.engine = Engine(self.rules)
+        # Ruleset -> its rules, and the rules that apply answers of laws.
+        self._rules = {name: self.rules.of(name) for name in self.rules.rulesets}
+        self._applying = [rule for rule in self.rules.rules if rule.kind == "law-apply"]
         # Called before laws are asked, when the e-graph is consistent and can be read.
         self.on_view: Callable[[], None] = lambda: None
         self._handles: dict[Tensor, int] = {}
@@ -251,7 +254,7 @@ class Session:
         self._rounds += 1
         if self._idle.get(ruleset) == self.engine.changes:
             return False, []
-        rules = self.rules.of(ruleset)
+        rules = self._rules[ruleset]
         asked = False
         for rule in rules:
             if rule.kind == "law-request":
@@ -279,7 +282,7 @@ class Session:
         """
         changed, over = False, []
         due = [r for r in rules if r.kind == "rewrite" and self._out_until[r.name] < self._rounds]
-        found = [(rule, self.engine.match(rule)) for rule in due]
+        found = [*zip(due, self.engine.matches(due), strict=True)]
         if any(rows for _, rows in found):
             view = self.view()
             for rule, rows in found:
@@ -318,7 +321,7 @@ class Session:
         """Return the answers to the requests that are due, and the laws over budget."""
         view = self.fresh_view()
         self.on_view()
-        laws = {r.law: r.relation for r in self.rules.of(ruleset) if r.kind == "law-request"}
+        laws = {r.law: r.relation for r in self._rules[ruleset] if r.kind == "law-request"}
         return self.requests.answers(view, laws, budget, self.matches)
 
     def _unite(self, ruleset: str, answers: list[Answer]) -> bool:
@@ -340,9 +343,9 @@ class Session:
                 self.log.append(Equality(left_side(answer, e), result, name))
         self.engine.insert(facts=facts)
         changed, laws = False, {answer.law for answer in answers}
-        for rule in self.rules.rules:
+        for rule in self._applying:
             # A user's ruleset may request a law whose answers a built-in ruleset applies.
-            if rule.kind == "law-apply" and (rule.ruleset == ruleset or rule.law in laws):
+            if rule.ruleset == ruleset or rule.law in laws:
                 changed |= self.engine.apply(rule)
         return changed
 

@@ -87,7 +87,7 @@ def test_what_is_read_is_what_a_first_reading_reads() -> None:
     united = []
 
     def check(view: View) -> None:
-        snapshot, functions = view.snapshot, session.engine._freeze().functions
+        snapshot, functions = view.snapshot, session.engine._freeze()
         first = Reader(session.engine._egraph, RULES.known)
         assert (dict(snapshot.classes), dict(snapshot.handles)) == first.classes(functions)
         for name in first.tables:
