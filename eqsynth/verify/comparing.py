@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import permutations
+from functools import reduce
+from itertools import combinations, permutations
 from typing import Any, Final, TypeAlias
 
 import z3
@@ -52,23 +53,27 @@ _COMMUTATIVE: Final = COMMUTATIVE | {"add", "mul"}
 # The most guards that Z3 doesn't decide, for which both cases are compared.
 _MOST_SPLITS: Final = 64
 # The integers 0 ... 127 can be represented in every integer dtype.
-_MOST_WHOLE: Final = 128
+MOST_WHOLE: Final = 128
 _Aligned: TypeAlias = tuple[Names, Names, tuple[Any, ...]]
 
 
 class Comparison:
     """Compares elements (:data:`~eqsynth.verify.values.Value`) under the hypotheses of ``ints``."""
 
-    def __init__(self, ints: Integers, *, bitwise: bool = True, whole: bool = False) -> None:
+    def __init__(
+        self, ints: Integers, *, bitwise: bool = True, whole: bool = False, partial: bool = False
+    ) -> None:
         """
         Args:
             bitwise: ``same`` may only use identities that keep every bit.
             whole: the elements are integers that wrap, so ``equal`` accepts no constants other than
                 integers that every integer dtype can represent.
+            partial: the elements only have to be equal where both are finite numbers.
         """
         self.ints = ints
         self.bitwise = bitwise
         self.whole = whole
+        self.partial = partial
         self.splits = 0
 
     # ---- whatever the functions compute ----------------------------------------------
@@ -163,6 +168,9 @@ class Comparison:
             inner = function_of(args[0].name)
             if (name, inner) in (("relu", "relu"), ("abs", "relu"), ("abs", "abs")):
                 return args[0]
+        if name == "div" and isinstance(args[1], Number) and not self.bitwise:
+            if args[1].value == 1:
+                return args[0]
         if name == "neg" and isinstance(args[0], Call) and function_of(args[0].name) == "neg":
             return args[0].args[0]
         if name == "max" and any(isinstance(arg, Number) and arg.value == 0 for arg in args):
@@ -175,6 +183,11 @@ class Comparison:
             # The divisor is an attribute ``c`` that the rule names: x / c -> x * (1.0 / c).
             if isinstance(args[1].value, str):
                 return Call("mul", (args[0], Number(f"(/ 1.0 {args[1].value})")))
+        if name == "mod" and isinstance(args[0], Call) and function_of(args[0].name) == "mod":
+            # (x % y) % y = x % y. As a float the remainder may be rounded up to y.
+            exact = self.whole or not self.bitwise
+            if exact and self.same(args[0].args[1], args[1], given):
+                return args[0]
         if name in ("max", "min") and self.same(args[0], args[1], given):
             return args[0]
         increasing = len(args) == 1 and name in FUNCTIONS and FUNCTIONS[name].increasing
@@ -198,17 +211,42 @@ class Comparison:
             Left: a part of a sum or product may be infinite, or, if ``whole``, a constant isn't one
                 of every integer dtype.
         """
-        if self.whole and not all(n in range(_MOST_WHOLE) for v in (a, b) for n in numbers(v)):
+        if self.whole and not all(n in range(MOST_WHOLE) for v in (a, b) for n in numbers(v)):
             raise Left("a number that isn't one of each integer dtype")
-        if self._cancels([*terms(a), *(t.times(Fraction(-1)) for t in terms(b))], given):
+        if self._cancels(self._difference(a, b, False), given):
             return True
         # A guard may split the range of a sum: sum_k [k < m] f + [k >= m] g. Compare again with
         # the two cases as separate terms, each over the part of the range where it holds.
-        parts = [*terms(a, True), *(t.times(Fraction(-1)) for t in terms(b, True))]
+        parts = self._difference(a, b, True)
         if not any(term.conditions and term.iterators for term in parts):
             return False
         parts = [t for t in parts if not self._never(t, given)]
         return self._cancels([pinned(t, self.ints, given) for t in parts], given, related=True)
+
+    def _difference(self, a: Value, b: Value, apart: bool) -> list[Term]:
+        """The terms of ``a - b``, with the powers of exp and abs in each as one factor."""
+        minus = [t.times(Fraction(-1)) for t in terms(b, apart, self.partial)]
+        return [self._powers(term) for term in (*terms(a, apart, self.partial), *minus)]
+
+    def _powers(self, term: Term) -> Term:
+        """Join the exponentials in a term over the reals, ``exp(u) * exp(v) -> exp(u + v)``, and
+        take squares of absolute values, ``abs(u) * abs(u) -> u * u``, for an atom u."""
+        exponents = [a.args[0] for a in term.atoms if isinstance(a, Call) and a.name == "exp"]
+        atoms = list(term.atoms)
+        if len(exponents) > 1 and not self.whole:
+            atoms = [a for a in atoms if not (isinstance(a, Call) and a.name == "exp")]
+            atoms.append(Call("exp", (reduce(lambda u, v: Call("add", (u, v)), exponents),)))
+        sizes = [n for n, a in enumerate(atoms) if isinstance(a, Call) and a.name == "abs"]
+        for n, m in combinations(sizes, 2):
+            one, two = atoms[n], atoms[m]
+            if not (isinstance(one, Call) and isinstance(two, Call)):
+                continue  # One of the two is a part of another square.
+            own = one.args[0]
+            if one.name == two.name == "abs" and isinstance(own, Read) and self.same(
+                own, two.args[0]
+            ):  # fmt: skip
+                atoms[n] = atoms[m] = own
+        return Term(term.factor, term.iterators, term.conditions, tuple(atoms))
 
     def _cancels(self, rest: list[Term], given: tuple[Any, ...], related: bool = False) -> bool:
         """Whether it can be shown that the terms add up to 0: like terms are merged until each

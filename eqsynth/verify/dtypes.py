@@ -31,6 +31,7 @@ _MOST_DTYPES: Final = 1200
 _KNOWN_DTYPES: Final = frozenset(DTYPES)
 MIXED: Final = "mixed"
 TRUTHS: Final = "truths"
+TRUTHS_OF: Final = {kind: f"{TRUTHS} of {kind}" for kind in ("floats", "integers")}
 
 
 def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
@@ -38,7 +39,9 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
 
     ``floats``, ``integers``, ``bools``: all terms have one dtype, of this kind;
     ``mixed``: the terms have several dtypes, or a constant is infinite in a dtype without infinity;
-    ``truths``: the terms have several dtypes, and the result is a bool;
+    ``truths of floats``, ``truths of integers``: the result is a bool, and all numbers have one
+        dtype;
+    ``truths``: the numbers have several dtypes, and the result is a bool;
     ``views``: the rule has only views other than Cast and Concat, which compute nothing.
 
     Args:
@@ -70,21 +73,25 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
             isinstance(fact[1][1], Var)}  # fmt: skip
     if not _KNOWN_DTYPES.issuperset(said.values()):
         raise Left("dtypes for which it matches: none were found")
-    options = [(said[name],) if name in said else DTYPES for name in names]
+    of = _alike(form, names)
+    heads = [*dict.fromkeys(of.values())]
+    options = [
+        next(((said[name],) for name in names if name in said and of[name] == head), DTYPES)
+        for head in heads
+    ]
     if prod(map(len, options)) > _MOST_DTYPES:
         raise Left("more dtypes than are looked at")
     found: set[str] = set()
     for dtypes in product(*options):
-        given = dict(zip(names, dtypes, strict=True))
+        chosen = dict(zip(heads, dtypes, strict=True))
+        given = {name: chosen[of[name]] for name in names}
         bound: dict[str, Any] = {**plain, **{n: given[n] for n in open_texts}}
         inputs = {n: Input(n, TensorType(shapes[n], given[n])) for n in leaves}
         bound |= {n: x for n, x in inputs.items() if n in form.leaves}
         bound |= {n: tuple(inputs[part] for part in parts) for n, parts in lists.items()}
         sides = _typed(form, bound)
         if sides is not None:
-            mode = MIXED if _has_no_value(sides) else _mode(_computed_in(sides))
-            is_truth = mode == MIXED and sides[0].dtype == "bool" and not _has_no_value(sides)
-            found.add(TRUTHS if is_truth else mode)
+            found.add(MIXED if _has_no_value(sides) else _mode_of(sides))
     views = all(OPERATORS[h].kind == "view" and h not in ("Cast", "Concat")
                 for h in form.heads if h in OPERATORS)  # fmt: skip
     if not found:
@@ -92,11 +99,32 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
     return frozenset(("views",)) if views else frozenset(found)
 
 
+def _alike(form: Form, names: list[str]) -> dict[str, str]:
+    """For each tensor, and each text that stands for a dtype, the first one that facts say has the
+    same dtype: ``(= (dtype x) (dtype y)), (= d (dtype x))`` -> {x: x, y: x, d: x}."""
+    of = {name: name for name in names}
+    for fact in form.facts:
+        if fact[0] != "=":
+            continue
+        named = [side[1] if is_call(side) and side[0] == "dtype" else side for side in fact[1:]]
+        if not any(is_call(side) and side[0] == "dtype" for side in fact[1:]):
+            continue
+        one, two = (of.get(side.name) if isinstance(side, Var) else None for side in named)
+        if one is not None and two is not None:
+            of = {name: one if head == two else head for name, head in of.items()}
+    return of
+
+
+# Operator -> the number of its first operands that it uses as truth values.
+_TRUTHS_OF_OPERATOR: Final = {"Where": 1, "LogicalNot": 1, "LogicalAnd": 2, "LogicalOr": 2}
+
+
 def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
     """The dtypes in which the sides compute: those of all terms that aren't constant, and of the
     constants that such terms read. The ids of an embedding are only looked up, so their dtype
-    doesn't count. The inside of a constant isn't visited: there, only 0 and 1 are converted
-    between dtypes (``operators.py``)."""
+    doesn't count; nor does that of a bool that is used as a truth value, by ``where``, ``and``,
+    ``or`` and ``not``: nothing converts it to a number. The inside of a constant isn't visited:
+    there, only 0 and 1 are converted between dtypes (``operators.py``)."""
     found = {side.dtype for side in sides}
     entered, work = set[Tensor](), [side for side in sides if not side.constant]
     while work:
@@ -106,7 +134,11 @@ def _computed_in(sides: tuple[Tensor, Tensor]) -> set[str]:
         entered.add(term)
         looked_up = isinstance(term, Op) and term.name == "Embedding"
         operands = args_of(term)[:1] if looked_up else args_of(term)
-        found |= {operand.dtype for operand in operands}
+        truths = _TRUTHS_OF_OPERATOR.get(term.name, 0) if isinstance(term, Op) else 0
+        found |= {
+            operand.dtype for n, operand in enumerate(operands)
+            if n >= truths or operand.dtype != "bool"
+        }  # fmt: skip
         work.extend(operand for operand in operands if not operand.constant)
     return found
 
@@ -126,6 +158,15 @@ def _plain(x: Any, model: Any) -> Any:
     if isinstance(x, tuple):
         return tuple(_plain(part, model) for part in x)
     return value(model, x) if z3.is_expr(x) else x
+
+
+def _mode_of(sides: tuple[Tensor, Tensor]) -> str:
+    dtypes = _computed_in(sides)
+    mode = _mode(dtypes)
+    if mode == MIXED and sides[0].dtype == "bool":
+        numbers = _mode(dtypes - {"bool"})
+        return TRUTHS if numbers == MIXED else TRUTHS_OF[numbers]
+    return mode
 
 
 def _mode(dtypes: set[str]) -> str:

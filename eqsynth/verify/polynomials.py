@@ -4,6 +4,11 @@
 
 An atom is a factor that isn't a sum, product or number: a read, or a function's value. A product
 is distributed over a sum only if all numbers in it are finite (:data:`FINITE`): 0 * inf is nan.
+
+A rule that is claimed only where both sides have finite values (``partial``) may have quotients
+too, and these are products with inverses:
+
+    (x / y) / (z / w)  ->  x * inverse(y) * inverse(z) * w
 """
 
 from __future__ import annotations
@@ -59,10 +64,12 @@ class Term:
         ))  # fmt: skip
 
 
-def terms(value: Value, apart: bool = False) -> Iterator[Term]:
+def terms(value: Value, apart: bool = False, partial: bool = False) -> Iterator[Term]:
     """Write a value as a sum of terms.
 
     Args:
+        partial: quotients are allowed: the value only matters where it is a finite number, so no
+            divisor in it is 0.
         apart: write a guard ``c ? f : g`` as ``[c] f + [not c] g``. The default is
             ``[c] f + g - [c] g``, which needs no negated condition.
 
@@ -73,46 +80,69 @@ def terms(value: Value, apart: bool = False) -> Iterator[Term]:
         case Number(value=float() as n) if math.isfinite(n):
             yield Term(Fraction(n))
         case Guard():
-            yield from (_with(t, value.condition) for t in terms(value.inside, apart))
-            for term in terms(value.outside, apart):
+            yield from (_with(t, value.condition) for t in terms(value.inside, apart, partial))
+            for term in terms(value.outside, apart, partial):
                 if apart:
                     yield _with(term, z3.Not(value.condition))
                 else:
                     yield term
                     yield _with(term.times(Fraction(-1)), value.condition)
         case Call(name="add" | "sub"):
-            yield from terms(value.args[0], apart)
+            yield from terms(value.args[0], apart, partial)
             sign = Fraction(1 if value.name == "add" else -1)
-            yield from (term.times(sign) for term in terms(value.args[1], apart))
+            yield from (term.times(sign) for term in terms(value.args[1], apart, partial))
         case Call(name="neg"):
-            yield from (term.times(Fraction(-1)) for term in terms(value.args[0], apart))
+            yield from (term.times(Fraction(-1)) for term in terms(value.args[0], apart, partial))
         case Call(name="mul"):
-            for one in terms(value.args[0], apart):
-                for two in terms(value.args[1], apart):
+            for one in terms(value.args[0], apart, partial):
+                for two in terms(value.args[1], apart, partial):
+                    yield _product(one, two)
+        case Call(name="div") if partial:
+            for one in terms(value.args[0], apart, partial):
+                for two in _inverse(value.args[1], apart):
                     yield _product(one, two)
         case Reduce(reducer="sum"):
-            for term in terms(value.body, apart):
+            for term in terms(value.body, apart, partial):
                 yield Term(term.factor, (*value.iterators, *term.iterators), term.conditions,
                             term.atoms)  # fmt: skip
-        case _ if not _finite(value):
+        case _ if not finite(value):
             name = getattr(value, "name", "") or getattr(value, "reducer", "a number")
             raise Left(f"{name} takes part in a sum or product, and may be infinite")
         case _:
             yield Term(Fraction(1), (), (), (value,))
 
 
-def _finite(value: Value) -> bool:
+def _inverse(value: Value, apart: bool) -> Iterator[Term]:
+    """One over a value, as a sum of terms, where the value isn't 0."""
+    match value:
+        case Number(value=float() as n) if math.isfinite(n) and n:
+            yield Term(1 / Fraction(n))
+        case Call(name="mul"):
+            for one in _inverse(value.args[0], apart):
+                for two in _inverse(value.args[1], apart):
+                    yield _product(one, two)
+        case Call(name="div"):
+            for one in terms(value.args[1], apart, True):
+                for two in _inverse(value.args[0], apart):
+                    yield _product(one, two)
+        case _ if finite(value):
+            yield Term(Fraction(1), (), (), (Call("inverse", (value,)),))
+        case _:
+            raise Left("a divisor is a finite number")
+
+
+def finite(value: Value) -> bool:
     """Whether a value is a finite real number. Elements of tensors are supposed to be; a maximum
     that may be of padding alone (-inf) isn't, nor is a number that the rule only names."""
     match value:
         case Number():
             return isinstance(value.value, float) and math.isfinite(value.value)
         case Call():
-            return value.name in FINITE | _RING and all(map(_finite, value.args))
+            return value.name in FINITE | _RING and all(map(finite, value.args))
         case Guard():
-            return _finite(value.inside) and _finite(value.outside)
+            return finite(value.inside) and finite(value.outside)
         case Reduce():
-            return value.reducer in REDUCERS and _finite(value.body)
+            return value.reducer in REDUCERS and finite(value.body)
     return True
 
 

@@ -26,10 +26,10 @@ are bools, by cases (``truths.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import z3
 
@@ -37,14 +37,16 @@ from eqsynth.ir.operators import OPERATORS
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.tree import Tree, Var, is_call, render
 from eqsynth.verify.comparing import Comparison
-from eqsynth.verify.dtypes import MIXED, TRUTHS
+from eqsynth.verify.dtypes import MIXED, TRUTHS, TRUTHS_OF
 from eqsynth.verify.dtypes import modes as modes_of
 from eqsynth.verify.facts import COMPARISONS, comparison, integer
 from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.operators import Operators
+from eqsynth.verify.orders import same_in_all_orders
 from eqsynth.verify.symbolic import IllTyped, Symbolic, leaf, reciprocal
 from eqsynth.verify.truths import same_truths
+from eqsynth.verify.values import Value
 from eqsynth.verify.verdict import Left
 
 
@@ -81,7 +83,8 @@ def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
     return f"for all sizes and ranks ({shown} cases to rank {form.rank} suffice)"
 
 
-_EXACT: Final = frozenset({"integers", "bools", TRUTHS})
+_Way: TypeAlias = Callable[[], bool]
+_EXACT: Final = frozenset({"integers", "bools", TRUTHS, *TRUTHS_OF.values()})
 # Reductions without rounding, and operators that a library computes row by row: the bits of a row
 # don't depend on the other extents.
 _SAME_BITS: Final = frozenset({"ReduceMax", "ReduceMin", "MaxPool2d", "Softmax", "LayerNorm"})
@@ -295,21 +298,56 @@ class _Case:
         if Comparison(self.ints).same(a, b):
             return
         for mode in sorted(modes):
-            if mode == "floats" and not bitwise:
-                one = Comparison(self.ints, bitwise=False)
-                if not one.same(a, b) and not one.equal(a, b):
-                    raise Left(f"the elements are equal over the reals ({self})")
-            elif mode == "bools":
-                if not same_truths(a, b, self.ints, self.form.leaves):
-                    raise Left(f"the elements are true in the same cases ({self})")
-            elif mode == "integers":
-                if not Comparison(self.ints, whole=True).equal(a, b):
-                    raise Left(f"the elements are equal as integers that wrap ({self})")
-            else:
-                what = {"floats": "to the last bit", "views": "in their places"}.get(
-                    mode, f"where all are {mode}"
-                )
-                raise Left(f"the elements are the same {what} ({self})")
+            said, ways = self._ways(mode, bitwise, a, b)
+            if not _any(ways):
+                raise Left(f"the elements are {said} ({self})")
+
+    def _ways(self, mode: str, bitwise: bool, a: Value, b: Value) -> tuple[str, list[_Way]]:
+        """What has to be shown of two elements in a kind of dtypes, in words, and the ways to show
+        it, any of which suffices."""
+
+        def ordered(truths: bool, whole: bool) -> _Way:
+            return lambda: same_in_all_orders(a, b, self.ints, truths=truths, whole=whole)
+
+        partial = self.form.rule.numerics.startswith("proof")
+        real = Comparison(self.ints, bitwise=False, partial=partial)
+        if mode == "floats" and not bitwise:
+            return "equal over the reals", [
+                lambda: real.same(a, b), lambda: real.equal(a, b), ordered(False, False)
+            ]  # fmt: skip
+        if mode == "integers":
+            whole = Comparison(self.ints, whole=True)
+            return "equal as integers that wrap", [
+                lambda: whole.same(a, b), lambda: whole.equal(a, b), ordered(False, True)
+            ]  # fmt: skip
+        if mode == "bools":
+            leaves = self.form.leaves
+            return "true in the same cases", [lambda: same_truths(a, b, self.ints, leaves)]
+        if mode in TRUTHS_OF.values():
+            ways: list[_Way] = [lambda: same_truths(a, b, self.ints, self.form.bools)]
+            if mode == TRUTHS_OF["integers"] or not bitwise:
+                ways.append(ordered(True, mode == TRUTHS_OF["integers"]))
+            return "true in the same cases", ways
+        what = {"floats": "to the last bit", "views": "in their places"}
+        return f"the same {what.get(mode, f'where all are {mode}')}", []
+
+
+def _any(ways: Iterable[_Way]) -> bool:
+    """Whether one of several ways shows what is to be shown.
+
+    Raises:
+        Left: none does, and the first that was no way at all says why.
+    """
+    why: Left | None = None
+    for way in ways:
+        try:
+            if way():
+                return True
+        except Left as left:
+            why = why or left
+    if why is not None:
+        raise why
+    return False
 
 
 def _is_integer(x: Any) -> bool:

@@ -21,9 +21,13 @@ from eqsynth.rules.tree import Tree, Var, is_call, replace_vars, variables
 from eqsynth.verify.verdict import Left
 
 
-def differences(rules: RuleSet, rule: Rule) -> list[Rule]:
+def differences(rules: RuleSet, rule: Rule, *, whole: bool = False) -> list[Rule]:
     """The rules that remain to be proved for a rewrite of tensors: one for each part in which its
     sides differ. If no operator was unfolded, this is the rule itself.
+
+    Args:
+        whole: keep the operators that both sides share at their roots, since equal wholes may have
+            different parts: ``min(h, max(x, l)) = min(max(x, l), h)``.
 
     Raises:
         Left: an operator's definition has several cases, or conditions.
@@ -34,7 +38,7 @@ def differences(rules: RuleSet, rule: Rule) -> list[Rule]:
     sides = [_written(rules, known.closed(side)) for side in rule.equality]
     if sides == [known.replaced(side) for side in rule.equality]:
         return [rule]
-    pairs = list(_apart(rules, *sides))
+    pairs = [(sides[0], sides[1])] if whole else list(_apart(rules, *sides))
     # Facts that a term exists may be about terms that aren't in the part. They are left out, which
     # supposes less.
     left = [known.closed(fact) for fact in facts if not _names_a_term(rules, fact)]

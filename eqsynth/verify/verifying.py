@@ -145,7 +145,11 @@ def _decided(rules: RuleSet, rule: Rule) -> tuple[Outcome, str]:
             parts = unfolding.differences(rules, rule)
             if parts == [rule]:
                 raise
-        shown = [rewrites.verify_tensor_rule(rules, part) for part in parts]
+        try:
+            shown = [rewrites.verify_tensor_rule(rules, part) for part in parts]
+        except Left:
+            (one,) = unfolding.differences(rules, rule, whole=True)
+            shown = [rewrites.verify_tensor_rule(rules, one)]
         return "proved", "; ".join(shown) or "for all sizes and ranks: both sides are one term"
     if sort == "Scalar":
         return "proved", scalars.verify_scalar_rule(rules, rule)

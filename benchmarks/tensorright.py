@@ -1,0 +1,137 @@
+"""Prove the rewrites of XLA's algebraic simplifier that TensorRight proves [TensorRight].
+
+    python -m benchmarks.tensorright                 verify each of them
+    python -m benchmarks.tensorright --only slice    those whose name has this text in it
+    python -m benchmarks.tensorright --json FILE
+
+TensorRight (POPL 2025) counts 175 rewrites in XLA's simplifier. It proves 115 of them for all ranks
+and sizes, and publishes 118 in its own language: the 115, and 3 on which its solver runs out of
+time. The other 57 are published nowhere, so this comparison is about the 118. Each is stated again
+as a rule of eqsynth in ``tests/verify/tensorright/``, and proved by ``eqsynth rules verify``. A
+rule's name is the topic and the number of the rewrite in TensorRight's list.
+
+The outcome of a rewrite is that of ``rules verify``, or ``not expressible`` (:data:`LACKING`). A
+rule that says less than the rewrite is counted on its own (:data:`NARROWER`). All times are
+processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet, load_rules
+from eqsynth.verify import verify_rule
+
+FOLDER: Final = Path(__file__).resolve().parents[1] / "tests" / "verify" / "tensorright"
+PUBLISHED: Final = (115, 175)
+"""How many rewrites TensorRight proves, and of how many."""
+
+LIST: Final[dict[str, tuple[str, ...]]] = {
+    topic: tuple(numbers.split())
+    for topic, numbers in {
+        "add": "01 02 03 04", "sub": "00 01 02", "mul": "01 02 03 04 05 06 07 08 09 10",
+        "divmod": "00 01 02 03 04 05 06 07", "max": "01 02", "not": "01 02",
+        "logical": "01 02 03 04 05 06 07 08 09 10 11", "compare": "01 02 03 04 05 06",
+        "clamp": "01 02 03", "select": "01 02 03 04", "iota": "01",
+        "broadcast": "01 02 03 04 05 06 07 08", "concat": "01 02 03 04 05 06 07",
+        "conv": "00 01 03", "dot": "01 02 03 04 05 06", "dyslice": "01 02 03 04 05",
+        "dyupslice": "01 02 03 04", "pad": "01 02 03 04", "reduce": "01 02 03 04 05 06 07 08",
+        "relabel": "01 02", "reverse": "01 02 03 04",
+        "slice": "01 02 03 04 05 06 07 08 09 10 11 12 13",
+    }.items()
+}  # fmt: skip
+"""The topics of TensorRight's list, with the numbers of the rewrites in each."""
+
+NOT_THEIRS: Final = ("divmod-06", "divmod-07", "slice-13")
+"""The rewrites of the list on which TensorRight's solver runs out of time."""
+
+NARROWER: Final[dict[str, str]] = {}
+"""Rewrite -> what the rule of eqsynth says less than it."""
+
+LACKING: Final[dict[str, str]] = {}
+"""Rewrite -> the operator, or the attribute, for want of which no rule of eqsynth states it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome for one rewrite of the list.
+
+    Attributes:
+        outcome: that of ``rules verify``, or ``not expressible``, or ``not stated``.
+        why: what is left to show, or which operator lacks; empty if the rule is proved.
+        narrower: what the rule says less than the rewrite; empty if it says as much.
+    """
+
+    name: str
+    outcome: str
+    seconds: float
+    why: str
+    narrower: str
+
+
+def names() -> tuple[str, ...]:
+    """The names of the rewrites of the list, in its order."""
+    return tuple(f"{topic}-{number}" for topic, numbers in LIST.items() for number in numbers)
+
+
+def stated() -> tuple[RuleSet, dict[str, Rule]]:
+    """All rules, and those that state a rewrite of the list by their name."""
+    files = sorted(FOLDER.glob("*.egg"))
+    rules = load_rules([*DEFAULT_FILES, *files])
+    own = {rule.name: rule for rule in rules.rules if Path(rule.file).parent == FOLDER}
+    return rules, {name: own[name] for name in names() if name in own}
+
+
+def verified(only: str = "") -> Iterator[Found]:
+    """Verify the rewrites whose name contains ``only``; yield the outcomes one by one."""
+    rules, own = stated()
+    for name in names():
+        if only not in name:
+            continue
+        narrower = NARROWER.get(name, "")
+        if name in own:
+            verdict = verify_rule(rules, own[name], limit_s=60.0)
+            why = "" if verdict.outcome == "proved" else verdict.why
+            yield Found(name, verdict.outcome, verdict.seconds, why, narrower)
+        else:
+            outcome = "not expressible" if name in LACKING else "not stated"
+            yield Found(name, outcome, 0.0, LACKING.get(name, ""), narrower)
+
+
+def totals(found: list[Found]) -> str:
+    """The counts of a run over the whole list, beside the published ones."""
+    counts = Counter(one.outcome for one in found)
+    proved = [one for one in found if one.outcome == "proved"]
+    narrower = sum(bool(one.narrower) for one in proved)
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    return (
+        f"{len(found)} rewrites: {said}; of those that are proved, {len(proved) - narrower} say as "
+        f"much as TensorRight's and {narrower} less; {sum(one.seconds for one in found):.0f} s of "
+        f"the processor. TensorRight proves {len(names()) - len(NOT_THEIRS)} of these "
+        f"{len(names())}, which are its {PUBLISHED[0]} of {PUBLISHED[1]}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows = []
+    for found in verified(asked.only):
+        rows.append(found)
+        said = "; ".join(part for part in (found.why, found.narrower) if part)
+        print(f"{found.name:14}  {found.outcome:15}  {found.seconds:5.1f} s  {said}", flush=True)
+    print(totals(rows))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(r) for r in rows], indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
