@@ -120,11 +120,14 @@ def rule_forms(file: str) -> Iterator[tuple[str, Form]]:
 
 
 def mutated(
-    file: str, numerics: str, folder: Path, names: tuple[str, ...] = ()
-) -> tuple[RuleSet, dict[str, str]]:
+    file: str, numerics: str, folder: Path, names: tuple[str, ...] = (),
+    needs: tuple[Path, ...] = (),
+) -> tuple[RuleSet, dict[str, str]]:  # fmt: skip
     """Make the mutants of a file's rules, and keep those that load.
 
     Args:
+        file: the name of one of eqsynth's rule files, or the path of another.
+        needs: files to load before the mutants, which declare what these use.
         numerics: the ``Numerics`` that the file of mutants states.
         folder: where that file is written.
         names: the rules to change; all rules of the file if empty.
@@ -147,18 +150,18 @@ def mutated(
     while True:
         path = folder / "mutants.egg"
         path.write_text(head + "\n".join(texts.values()), encoding="utf-8")
-        refused = _refused(path, texts)
+        refused = _refused(path, texts, needs)
         if refused is None:
-            return load_rules([*DEFAULT_FILES, path]), texts
+            return load_rules([*DEFAULT_FILES, *needs, path]), texts
         del texts[refused]
 
 
-def _refused(path: Path, texts: dict[str, str]) -> str | None:
+def _refused(path: Path, texts: dict[str, str], needs: tuple[Path, ...]) -> str | None:
     """The name of the first mutant that doesn't load; None if all do."""
     from eqsynth.errors import RuleError
 
     try:
-        load_rules([*DEFAULT_FILES, path])
+        load_rules([*DEFAULT_FILES, *needs, path])
     except RuleError as error:
         line = int(error.where.rsplit(":", 2)[1])
         return list(texts)[line - 6]

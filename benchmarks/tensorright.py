@@ -3,6 +3,7 @@
     python -m benchmarks.tensorright                 verify each of them
     python -m benchmarks.tensorright --only slice    those whose name has this text in it
     python -m benchmarks.tensorright --json FILE
+    python -m benchmarks.tensorright --table         also the table of docs/coming-from.md
 
 TensorRight (POPL 2025) counts 175 rewrites in XLA's simplifier. It proves 115 of them for all ranks
 and sizes, and publishes 118 in its own language: the 115, and 3 on which its solver runs out of
@@ -20,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -51,10 +52,65 @@ LIST: Final[dict[str, tuple[str, ...]]] = {
 NOT_THEIRS: Final = ("divmod-06", "divmod-07", "slice-13")
 """The rewrites of the list on which TensorRight's solver runs out of time."""
 
-NARROWER: Final[dict[str, str]] = {}
+_AXIS: Final = "along one axis, XLA's is along several at once"
+_THREE: Final = "of three axes"
+_START: Final = "the start is an attribute, not data; " + _AXIS
+_ONE_OF_THREE: Final = "of three axes, padded along the first"
+NARROWER: Final[dict[str, str]] = {
+    **{name: _AXIS for name in (
+        "slice-01", "slice-02", "slice-07", "slice-08", "slice-10", "slice-11", "slice-12",
+        "concat-04", "broadcast-05",
+    )},
+    **{name: _START for name in (
+        "broadcast-06", "dyslice-02", "dyslice-04", "dyslice-05", "dyupslice-01", "dyupslice-03",
+        "dyupslice-04",
+    )},
+    **{name: f"{_THREE}; {_START}" for name in ("dyslice-03", "dyupslice-02")},
+    **{name: f"{_THREE}; {_AXIS}" for name in ("slice-03", "slice-09")},
+    **{name: _ONE_OF_THREE for name in ("concat-05", "concat-06")},
+    **{name: f"{_ONE_OF_THREE}, without padding inside" for name in (
+        "pad-01", "slice-04", "slice-05", "slice-06",
+    )},
+    **{name: _THREE for name in (
+        "relabel-01", "relabel-02", "broadcast-03", "iota-01", "divmod-05", "reduce-04",
+        "reduce-05",
+    )},
+    "max-01": "of floats, an integer is never infinite",
+    "max-02": "of floats, an integer is never infinite",
+    "divmod-00": "of floats, the quotient of integers is a float",
+    "reduce-03": "of floats",
+    "divmod-06": "of three axes; where int64 doesn't wrap, by a positive number",
+    "divmod-07": "where int64 doesn't wrap, by a positive number",
+    "broadcast-07": "a row to a matrix",
+    "pad-03": "of three axes, padded along the second",
+    "reduce-01": "of two vectors",
+    "reduce-02": "along one axis",
+    "reduce-06": "of matrices with one batch axis",
+    "reduce-07": "of three axes, the second reduced",
+    "reduce-08": "of two axes",
+    "dot-01": "of matrices",
+    "dot-02": "of matrices with one batch axis",
+    "dot-03": "of matrices; TensorRight's file compares one side with itself",
+    "dot-04": "of matrices with one batch axis",
+    "dot-05": "of matrices, the one without columns",
+    "dot-06": "of matrices with one batch axis",
+    "conv-00": "two spatial axes, padded alike on both sides and not inside",
+    "conv-03": "a kernel of one point, an image of one column",
+}  # fmt: skip
 """Rewrite -> what the rule of eqsynth says less than it."""
 
-LACKING: Final[dict[str, str]] = {}
+_INSIDE: Final = "Pad has no padding between the elements"
+_REVERSE: Final = "there is no operator Reverse"
+LACKING: Final[dict[str, str]] = {
+    "concat-01": "there is one Concat of any number of tensors: both sides are one term",
+    "conv-01": _INSIDE,
+    "dyslice-01": "there is no slice whose start is data: both sides are one Slice",
+    "pad-02": _INSIDE,
+    "pad-04": "Pad takes no negative amounts",
+    **{name: _REVERSE for name in (
+        "reverse-01", "reverse-02", "reverse-03", "reverse-04", "broadcast-04", "slice-13",
+    )},
+}  # fmt: skip
 """Rewrite -> the operator, or the attribute, for want of which no rule of eqsynth states it."""
 
 
@@ -88,12 +144,10 @@ def stated() -> tuple[RuleSet, dict[str, Rule]]:
     return rules, {name: own[name] for name in names() if name in own}
 
 
-def verified(only: str = "") -> Iterator[Found]:
-    """Verify the rewrites whose name contains ``only``; yield the outcomes one by one."""
+def verified(asked: Iterable[str]) -> Iterator[Found]:
+    """Verify the rewrites of these names; yield the outcomes one by one."""
     rules, own = stated()
-    for name in names():
-        if only not in name:
-            continue
+    for name in asked:
         narrower = NARROWER.get(name, "")
         if name in own:
             verdict = verify_rule(rules, own[name], limit_s=60.0)
@@ -118,17 +172,34 @@ def totals(found: list[Found]) -> str:
     )
 
 
+def table(found: list[Found]) -> str:
+    """A table in Markdown: for each topic how many rewrites are proved, and how many aren't."""
+    head = ("topic", "rewrites", "proved", "proved, but narrower", "not proved", "not expressible")
+    rows = [head, ("---",) * len(head)]
+    for topic in (*LIST, "all"):
+        own = [one for one in found if topic in (one.name.rpartition("-")[0], "all")]
+        counts = Counter(
+            f"{one.outcome}{', but narrower' if one.narrower and one.outcome == 'proved' else ''}"
+            for one in own
+        )
+        rows.append((topic, str(len(own)), *(str(counts[column]) for column in head[2:])))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     rows = []
-    for found in verified(asked.only):
+    for found in verified(name for name in names() if asked.only in name):
         rows.append(found)
         said = "; ".join(part for part in (found.why, found.narrower) if part)
         print(f"{found.name:14}  {found.outcome:15}  {found.seconds:5.1f} s  {said}", flush=True)
     print(totals(rows))
+    if asked.table:
+        print(table(rows))
     if asked.json:
         asked.json.write_text(json.dumps([asdict(r) for r in rows], indent=2), encoding="utf-8")
 

@@ -28,9 +28,10 @@ from typing import Any, Final, TypeAlias
 import z3
 
 from eqsynth.ir.functions import COMMUTATIVE, FUNCTIONS
-from eqsynth.verify.integers import Integers
+from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.polynomials import Term, terms
-from eqsynth.verify.relating import narrowed, pinned
+from eqsynth.verify.relating import narrowed, pinned, replaced
+from eqsynth.verify.symbolic import as_value
 from eqsynth.verify.values import (
     Call,
     Iterators,
@@ -110,6 +111,11 @@ class Comparison:
             return self._same_place(a, b, given)
         if isinstance(a, Number) and isinstance(b, Number):
             return a.value == b.value
+        for one, two in ((a, b), (b, a)):
+            # An index, as ``Iota`` has them, that can only be this number.
+            if isinstance(one, Read) and one.name == "integer" and isinstance(two, Number):
+                place = isinstance(two.value, float) and two.value in range(MOST_WHOLE)
+                return place and self.ints.holds(one.index[0] == int(two.value), given)
         if isinstance(a, Call) and isinstance(b, Call):
             if a.name != b.name or len(a.args) != len(b.args):
                 return False
@@ -183,6 +189,10 @@ class Comparison:
             # The divisor is an attribute ``c`` that the rule names: x / c -> x * (1.0 / c).
             if isinstance(args[1].value, str):
                 return Call("mul", (args[0], Number(f"(/ 1.0 {args[1].value})")))
+        if self.whole and name in ("add", "mod") and len(args) == 2:
+            found = self._place(name, args[0], args[1], given)
+            if found is not None:
+                return found
         if name == "mod" and isinstance(args[0], Call) and function_of(args[0].name) == "mod":
             # (x % y) % y = x % y. As a float the remainder may be rounded up to y.
             exact = self.whole or not self.bitwise
@@ -202,6 +212,19 @@ class Comparison:
                 return Reduce(inner_reduce.reducer, inner_reduce.iterators, body)
         return Call(value.name, args)
 
+    def _place(self, name: str, a: Value, b: Value, given: tuple[Any, ...]) -> Value | None:
+        """The sum or the remainder of two indices, as ``Iota`` of int64 has them, as an index; None
+        if the sum may wrap, or the divisor may not be positive."""
+        if not (isinstance(a, Read) and isinstance(b, Read)) or {a.name, b.name} != {"integer"}:
+            return None
+        i, j = a.index[0], b.index[0]
+        if name == "add":
+            fits = z3.And(i + j >= -(2**63), i + j < 2**63)
+            return as_value(i + j) if self.ints.holds(fits, given) else None
+        if self.ints.holds(z3.And(i >= 0, i < j), given):
+            return a
+        return as_value(i % j) if self.ints.holds(j > 0, given) else None
+
     # ---- as polynomials ---------------------------------------------------------------
 
     def equal(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
@@ -217,11 +240,40 @@ class Comparison:
             return True
         # A guard may split the range of a sum: sum_k [k < m] f + [k >= m] g. Compare again with
         # the two cases as separate terms, each over the part of the range where it holds.
-        parts = self._difference(a, b, True)
+        parts = [self._short(t, given) for t in self._difference(a, b, True)]
         if not any(term.conditions and term.iterators for term in parts):
-            return False
+            return self._cancels(parts, given)
         parts = [t for t in parts if not self._never(t, given)]
         return self._cancels([pinned(t, self.ints, given) for t in parts], given, related=True)
+
+    def equal_in_cases(self, a: Value, b: Value, given: tuple[Any, ...] = ()) -> bool:
+        """Whether two values are the same polynomial in each case of the guards around them:
+        ``x + (i < n ? y : 0) = (i < n ? x + y : x)``.
+
+        Raises:
+            Left: there are too many guards, or as of :meth:`equal`.
+        """
+        condition = next((c for value in (a, b) for c in conditions(value)), None)
+        if condition is None:
+            return self.equal(a, b, given)
+        self.splits += 1
+        if self.splits > _MOST_SPLITS:
+            raise Left("more cases of guards than are looked at")
+        return all(
+            self.ints.holds(z3.Not(known), given)
+            or self.equal_in_cases(decided(a, condition, taken), decided(b, condition, taken),
+                                   (*given, known))
+            for taken, known in ((True, condition), (False, z3.Not(condition)))
+        )  # fmt: skip
+
+    def _short(self, term: Term, given: tuple[Any, ...]) -> Term:
+        """A term without the iterators that have one value, and 0 if an iterator has none."""
+        for k, extent in term.iterators:
+            if self.ints.holds(number(extent) <= 0, given):
+                return term.with_factor(Fraction(0))
+            if self.ints.holds(number(extent) == 1, given):
+                return self._short(replaced(term, k, z3.IntVal(0), None, ()), given)
+        return term
 
     def _difference(self, a: Value, b: Value, apart: bool) -> list[Term]:
         """The terms of ``a - b``, with the powers of exp and abs in each as one factor."""

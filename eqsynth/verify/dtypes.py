@@ -24,6 +24,7 @@ from eqsynth.rules.tree import Tree, Var, is_call
 from eqsynth.rules.values import Unknown, evaluate
 from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import value
+from eqsynth.verify.values import Read
 from eqsynth.verify.verdict import Left
 
 # The most assignments of dtypes that are tried.
@@ -155,8 +156,11 @@ def _has_no_value(sides: tuple[Tensor, Tensor]) -> bool:
 
 
 def _plain(x: Any, model: Any) -> Any:
+    """The value of a variable in a model of Z3; a ``Read`` is an integer that fills a tensor."""
     if isinstance(x, tuple):
         return tuple(_plain(part, model) for part in x)
+    if isinstance(x, Read):
+        return float(value(model, x.index[0]))
     return value(model, x) if z3.is_expr(x) else x
 
 

@@ -52,6 +52,7 @@ class Form:
         leaves: the variables that stand for any tensor.
         bools: the variables that a fact says are tensors of bools.
         rank: the largest rank to prove.
+        ranks: tensor or shape -> its rank, where a fact fixes it.
         limited: why proofs up to ``rank`` don't cover all ranks; empty if they do.
     """
 
@@ -96,6 +97,7 @@ class Form:
         self.rank = max(2 * marks + 1 + spread if marks else 2, self.literal,
                         3 if "Matmul" in self.heads else 0)  # fmt: skip
         self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
+        self.ranks: dict[str, int] = {}
         self.limited = self._limits()
 
     def _shapes(self) -> int:
@@ -131,8 +133,12 @@ class Form:
                     known = self.kinds.setdefault(arg.name, kind or sort)
                     if known != (kind or sort) and {known, kind} & _COUNTED:
                         self.strange = f"{arg.name} is {known} and {kind or sort}"
-                elif kind in _LISTS and is_call(arg) and arg[0] == "vec-of":
-                    self.literal = max(self.literal, len(arg) + 1)
+                elif kind in _LISTS | _PAIRS and is_call(arg) and arg[0] == "vec-of":
+                    if kind in _LISTS:
+                        self.literal = max(self.literal, len(arg) + 1)
+                    for part in arg[1:]:
+                        if isinstance(part, Var):
+                            self.kinds.setdefault(part.name, "extent")
                 elif kind == "axis" and isinstance(arg, int):
                     self.literal = max(self.literal, arg + 3)
                 elif kind == "axes" and is_call(arg):
@@ -153,7 +159,13 @@ class Form:
 
     def _limits(self) -> str:
         """Why a proof up to ``self.rank`` doesn't cover all ranks; an empty text if it does."""
-        if self.leaves and all(self._has_one_rank(name) for name in self.leaves):
+        computed = {fact[1].name for fact in self.facts if fact[0] == "=" and
+                    isinstance(fact[1], Var) and is_call(fact[2])}  # fmt: skip
+        own = self.leaves or [n for n, kind in self.kinds.items() if kind == "shape" and
+                              self.sorts[n] == "Ints" and n not in computed]  # fmt: skip
+        if all([self._has_one_rank(name) for name in own]) and "Tensors" not in (
+            self.sorts[name] for name in self.kinds
+        ):  # fmt: skip
             return ""
         odd = next((f for f in self.facts if not self._invariant(f)), None)
         if self.rank > _MOST_RANK:
@@ -169,12 +181,15 @@ class Form:
         return f"the fact {render(odd)}" if odd is not None else ""
 
     def _has_one_rank(self, name: str) -> bool:
-        """Whether a fact fixes a tensor's rank; ``self.rank`` is raised to that rank."""
+        """Whether a fact fixes the rank of a tensor, or the length of a shape; ``self.rank`` is
+        raised to that rank."""
+        shape = Var(name) if self.sorts[name] == "Ints" else ("shape", Var(name))
         for fact in self.facts:
-            if fact[0] == "=" and ("vec-length", ("shape", Var(name))) in fact[1:]:
+            if fact[0] == "=" and ("vec-length", shape) in fact[1:]:
                 rank = next((side for side in fact[1:] if isinstance(side, int)), None)
                 if rank is not None and rank <= _MOST_RANK:
                     self.rank = max(self.rank, rank)
+                    self.ranks[name] = rank
                     return True
         return False
 
@@ -247,6 +262,8 @@ class Form:
             elif sort == "Tensors":
                 self.length(name)
                 options[name] = ranks
+        for name, rank in self.ranks.items():
+            options[name] = [rank]
         count = prod(map(len, options.values()))
         if count > _MOST_CASES:
             raise Left(f"{count} cases of ranks and axes: more than are looked at")

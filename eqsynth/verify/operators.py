@@ -232,6 +232,7 @@ class Operators(Windows):
 
     def _expand(self, x: Symbolic, shape: Extents) -> Symbolic:
         self.needs(x.rank <= len(shape))
+        self.require(z3.And(*(number(e) >= 0 for e in shape), True))
         joined = broadcast([x.extents, shape], self.require)
         self.require(z3.And(*(number(a) == b for a, b in zip(joined, shape, strict=True)), True))
         return computed(shape, lambda i: x.at(projected(i, x.extents, shape)))
@@ -284,7 +285,7 @@ class Operators(Windows):
     # ---- reductions and contractions -------------------------------------------------
 
     def reduce(self, x: Symbolic, axes: Extents, keep: Any, reducer: str) -> Symbolic:
-        self.needs(all(0 <= a < x.rank for a in axes))
+        self.needs(all(0 <= a < x.rank for a in axes) and len({*axes}) == len(axes))
         gone = sorted(set(axes))
         if reducer in ("max", "min"):
             self.require(z3.And(*(number(x.extents[a]) >= 1 for a in gone), True))
@@ -349,9 +350,15 @@ class Operators(Windows):
 
         return computed(x.extents, at)
 
-    def _full(self, shape: Extents, fill: Any, _dtype: Any) -> Symbolic:
+    def _full(self, shape: Extents, fill: Any, dtype: Any) -> Symbolic:
+        """
+        Raises:
+            Left: the fill is an integer that the dtype may not represent.
+        """
         self.require(z3.And(*(number(e) >= 0 for e in shape), True))
-        value = fill if isinstance(fill, Call) else Number(fill)
+        if isinstance(fill, Read) and dtype != "int64":
+            raise Left("a number that a dtype may not represent")
+        value = fill if isinstance(fill, Call | Read) else Number(fill)
         return Symbolic(shape, lambda _: value, lambda _: value)
 
     def _axis(self, x: Symbolic, axis: Any) -> Any:

@@ -29,7 +29,7 @@ def pinned(term: Term, ints: Integers, given: Sequence[Any]) -> Term:
         for place in (z3.IntVal(0), *_turns(term, k)):
             if _follows(term, k == place, ints, given):
                 inside = (number(place) >= 0, number(place) < extent)
-                return pinned(_replaced(term, k, place, None, inside), ints, given)
+                return pinned(replaced(term, k, place, None, inside), ints, given)
     return term
 
 
@@ -45,7 +45,7 @@ def narrowed(a: Term, b: Term, ints: Integers, given: Sequence[Any]) -> Term:
                     j = z3.FreshInt("k")
                     place = z3.simplify(least + j)
                     inside = (place >= 0, place < extent)
-                    return narrowed(a, _replaced(b, k, place, (j, wanted), inside), ints, given)
+                    return narrowed(a, replaced(b, k, place, (j, wanted), inside), ints, given)
     return b
 
 
@@ -57,7 +57,9 @@ def _follows(term: Term, goal: Any, ints: Integers, given: Sequence[Any]) -> boo
     return ints.holds(goal, (*given, *bounds(term.iterators), *term.conditions))
 
 
-def _replaced(term: Term, k: Any, place: Any, by: Any, inside: tuple[Any, ...]) -> Term:
+def replaced(term: Term, k: Any, place: Any, by: Any, inside: tuple[Any, ...]) -> Term:
+    """A term with an iterator ``k`` replaced by ``place``, and by the iterator in it, ``by``, if
+    there is one. ``inside`` are conditions that it gets."""
     names = [(k, place)]
     iterators = [(i, renamed(e, names)) for i, e in term.iterators if not i.eq(k)]
     return Term(

@@ -44,7 +44,7 @@ from eqsynth.verify.forms import Form, Unsaid
 from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.operators import Operators
 from eqsynth.verify.orders import same_in_all_orders
-from eqsynth.verify.symbolic import IllTyped, Symbolic, leaf, reciprocal
+from eqsynth.verify.symbolic import IllTyped, Symbolic, as_value, leaf, reciprocal
 from eqsynth.verify.truths import same_truths
 from eqsynth.verify.values import Value
 from eqsynth.verify.verdict import Left
@@ -71,7 +71,9 @@ def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
         if not possible.false:
             raise Left(f"whether {case} has sizes on which its facts hold")
         if modes is None:
-            modes = modes_of(form, case.bound, possible.model)
+            # Z3 may choose extents that no tensor has. So it is asked for small ones first.
+            small = case.ints.consistent([e <= _SMALL for e in case.extents()])
+            modes = modes_of(form, case.bound, small.model or possible.model)
             if rule.numerics == "bitwise" and not modes <= _EXACT and _sums_anew(rule):
                 raise Left("its sums come out the same to the last bit")
         case.show(modes, rule.numerics == "bitwise")
@@ -84,6 +86,8 @@ def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
 
 
 _Way: TypeAlias = Callable[[], bool]
+# The extents at which dtypes are inferred, if the facts allow it.
+_SMALL: Final = 64
 _EXACT: Final = frozenset({"integers", "bools", TRUTHS, *TRUTHS_OF.values()})
 # Reductions without rounding, and operators that a library computes row by row: the bits of a row
 # don't depend on the other extents.
@@ -152,6 +156,13 @@ class _Case:
             elif kind and sort in ("f64", "String") and name not in computed:
                 self.bound[name] = Unsaid(name)
 
+    def extents(self) -> Iterator[Any]:
+        """The extents of the rule's tensors, and the integers in its shapes, that are variables."""
+        for value in self.bound.values():
+            integers = value.extents if isinstance(value, Symbolic) else value
+            if isinstance(integers, tuple):
+                yield from (e for e in integers if z3.is_expr(e))
+
     def _extents(self, name: str, rank: int) -> tuple[Any, ...]:
         extents = tuple(self.ints.fresh(name) for _ in range(rank))
         self.ints.suppose(*(e >= 0 for e in extents))
@@ -194,6 +205,10 @@ class _Case:
                 return True
             for one, two in (args, args[::-1]):
                 if isinstance(one, Var) and one.name not in self.bound:
+                    if is_call(two) and two[0] == "to-i64":
+                        # Any integer; another fact may say which number it is.
+                        self.bound[one.name] = self.ints.fresh(one.name)
+                        return True
                     self.bound[one.name] = self.of(two)
                     return True
             self._unified(*map(self.of, args))
@@ -232,6 +247,8 @@ class _Case:
                 if self.ints.holds(number(count) >= 1):
                     return reciprocal(count)
             return Unsaid(render(tree))
+        if head == "to-f64" and _is_integer(self.of(args[0])):
+            return as_value(self.of(args[0]))
         if head == "dtype":
             return Unsaid(render(tree))
         parts = [self.of(arg) for arg in args]
@@ -313,12 +330,14 @@ class _Case:
         real = Comparison(self.ints, bitwise=False, partial=partial)
         if mode == "floats" and not bitwise:
             return "equal over the reals", [
-                lambda: real.same(a, b), lambda: real.equal(a, b), ordered(False, False)
+                lambda: real.same(a, b), lambda: real.equal(a, b), ordered(False, False),
+                lambda: real.equal_in_cases(a, b),
             ]  # fmt: skip
         if mode == "integers":
             whole = Comparison(self.ints, whole=True)
             return "equal as integers that wrap", [
-                lambda: whole.same(a, b), lambda: whole.equal(a, b), ordered(False, True)
+                lambda: whole.same(a, b), lambda: whole.equal(a, b), ordered(False, True),
+                lambda: whole.equal_in_cases(a, b),
             ]  # fmt: skip
         if mode == "bools":
             leaves = self.form.leaves

@@ -6,26 +6,44 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tensorright import FOLDER, LACKING, LIST, NARROWER, names, stated, verified
+from benchmarks.tensorright import (
+    FOLDER,
+    LACKING,
+    LIST,
+    NARROWER,
+    Found,
+    names,
+    stated,
+    table,
+    verified,
+)
 from eqsynth.testing.soundness import check_rule
 from tests.turns import PARTS, by_turns
 
 pytest.importorskip("z3")
 
-UNPROVED: dict[str, str] = {}
+ROOT = Path(__file__).resolve().parents[2]
+
+# A sum over two axes is a sum over their places in row-major order: the verifier can't show it.
+UNPROVED = {"reduce-06": "not proved"}
+
+# Rules that fewer than 40 of the samples match: most of the convolutions that are drawn are too
+# large, and the other two ask for extents that few tensors have. The rules hold on those few.
+SELDOM = frozenset({"conv-00", "conv-03", "reduce-08"})
 
 
 def test_the_list_is_whole_and_each_rewrite_is_stated_or_said_to_be_lacking() -> None:
     _, own = stated()
     assert len(names()) == len({*names()}) == 118 and len(LIST) == 22
     assert {*own}.isdisjoint(LACKING) and {*NARROWER} | {*UNPROVED} <= {*own}
+    assert {*own, *LACKING} == {*names()}
 
 
 @by_turns
 def test_what_is_proved_stays_proved(turn: int) -> None:
     _, own = stated()
     asked = [*own][turn::PARTS]
-    found = [one for name in asked for one in verified(name)]
+    found = list(verified(asked))
     wanted = {name: UNPROVED.get(name, "proved") for name in asked}
     assert {one.name: one.outcome for one in found} == wanted, [one.why for one in found]
 
@@ -34,8 +52,17 @@ def test_what_is_proved_stays_proved(turn: int) -> None:
 def test_what_is_stated_is_true_on_samples(turn: int) -> None:
     rules, own = stated()
     for name in [*own][turn::PARTS]:
-        error = check_rule(rules, own[name], samples=24, limit_s=4.0).error
-        assert error is None, f"{name}: {error}"
+        error = check_rule(rules, own[name], samples=40, limit_s=4.0).error
+        assert error is None or (error.kind, name in SELDOM) == ("vacuous", True), error
+
+
+def test_the_table_of_the_documentation_is_that_of_these_outcomes() -> None:
+    found = [
+        Found(name, "not expressible" if name in LACKING else UNPROVED.get(name, "proved"), 0.0,
+              "", NARROWER.get(name, ""))
+        for name in names()
+    ]  # fmt: skip
+    assert table(found) in (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 
 
 def test_no_other_file_is_in_the_folder() -> None:

@@ -117,10 +117,11 @@ def test_the_engine_has_the_integers_that_proofs_suppose() -> None:
 
 
 def proved_mutants(
-    file: str, numerics: str, folder: Path, names: tuple[str, ...] = ()
-) -> list[str]:
+    file: str, numerics: str, folder: Path, names: tuple[str, ...] = (),
+    needs: tuple[Path, ...] = (),
+) -> list[str]:  # fmt: skip
     """The mutants that are proved, after the checker of rules found nothing wrong with them."""
-    rules, texts = mutated(file, numerics, folder, names)
+    rules, texts = mutated(file, numerics, folder, names, needs)
     found = []
     for name in texts:
         # Without the other mutants: among them are analyses, on which the samples would rely.

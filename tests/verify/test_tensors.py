@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from test_indices import proved_mutants
 
+from benchmarks.tensorright import FOLDER, stated
 from eqsynth.errors import EqsynthError
 from eqsynth.rules import DEFAULT_FILES, load_rules, rules_dir
 from eqsynth.verify import Verdict, verify_rule, verify_rules
@@ -177,6 +179,63 @@ def test_a_definition_is_none_to_prove() -> None:
         # A scope that sums the number.
         ('(rewrite (Scope t s r (Num v)) (Full t v "float32") :when ((= 1 (vec-length s)))',
          "real"),
+        # The bound that is applied last wins where the lower one is above the upper one.
+        ("(rewrite (Minimum (Maximum x y) z) (Maximum (Minimum x z) y) "
+         ':when ((= (dtype x) (dtype y)) (= (dtype x) (dtype z)) (!= (dtype x) "bool"))', "real"),
+        # Where x equals y; and NaN isn't at least itself.
+        ("(rewrite (Greater (Maximum x y) y) (GreaterEqual x y) "
+         ':when ((= (dtype x) (dtype y)) (!= (dtype x) "bool"))', "real"),
+        ('(rewrite (GreaterEqual x x) (Full (shape x) 1.0 "bool") '
+         ':when ((!= (dtype x) "bool"))', "bitwise"),
+        # 300 is 44 in int8; 2.5 is 2: their places in the order are others.
+        ("(rewrite (Maximum (Minimum x (Full (vec-empty) 2.0 (dtype x))) "
+         "(Full (vec-empty) 300.0 (dtype x))) (Full (shape x) 300.0 (dtype x)) "
+         ':when ((= (dtype x) "int8"))', "real"),
+        # Numbers of two dtypes are compared in a third, which may round them.
+        ("(rewrite (LogicalAnd (Less x y) (Less x z)) (Less x (Minimum y z)) "
+         ':when ((= (dtype x) "float32") (= (dtype y) "int64") (= (dtype z) "float32"))', "real"),
+        # The other one of two is chosen.
+        ('(rewrite (Where (LogicalNot c) x y) (Where c x y) :when ((= (dtype c) "bool") '
+         '(= (dtype x) "float32") (= (dtype y) "float32"))', "real"),
+        # A sum over one axis twice isn't well-typed.
+        ("(rewrite (ReduceSum (ReduceSum x (vec-of a) 1) (vec-of b) 1) "
+         '(ReduceSum x (vec-of a b) 1) :when ((= 3 (vec-length (shape x))) '
+         '(= (dtype x) "float32"))', "real"),
+        # A column of two isn't one.
+        ("(rewrite (Matmul x y) (Mul x y) :when ((= 2 (vec-length (shape x))) "
+         '(= 2 (vec-length (shape y))) (= 2 (vec-get (shape x) 1)) (= (dtype x) "float32") '
+         '(= (dtype y) "float32"))', "real"),
+        # Infinite on one side only; and the wrong way up.
+        ("(rewrite (Div x (Div y z)) (Div (Mul x z) y) "
+         ':when ((= (dtype x) "float32") (= (dtype y) "float32") (= (dtype z) "float32"))', "real"),
+        ("(rewrite (Div x (Div y z)) (Div (Mul x y) z) :when ((= (dtype x) "
+         '"float32") (= (dtype y) "float32") (= (dtype z) "float32"))', "proof"),
+        # A divisor that the sides don't share.
+        ("(rewrite (Div (Add x y) z) (Add (Div x z) y) :when ((= (dtype x) "
+         '"float32") (= (dtype y) "float32") (= (dtype z) "float32"))', "proof"),
+        ('(rewrite (Mul (Exp x) (Exp y)) (Exp (Mul x y)) :when ((= (dtype x) "float32") '
+         '(= (dtype y) "float32"))', "proof"),
+        ('(rewrite (Mul (Abs x) (Abs y)) (Mul x y) :when ((= (dtype x) "float32") '
+         '(= (dtype y) "float32"))', "real"),
+        ('(rewrite (Mul (Abs x) (Abs x)) (Abs x) :when ((= (dtype x) "float32"))', "real"),
+        # Of another divisor; of floats, where a remainder may be rounded up to the divisor.
+        ('(rewrite (Remainder (Remainder x y) z) (Remainder x z) :when ((= (dtype x) "int64") '
+         '(= (dtype y) "int64") (= (dtype z) "int64"))', "bitwise"),
+        ('(rewrite (Remainder (Remainder x y) y) (Remainder x y) :when ((= (dtype x) "float32") '
+         '(= (dtype y) "float32"))', "bitwise"),
+        # The last place; a sum that may wrap; a divisor that may be negative; a number in 8 bits.
+        ('(rewrite (Remainder (Iota s a "int64") (Full s v "int64")) (Iota s a "int64") :when '
+         "((= 3 (vec-length s)) (= n (to-i64 v)) (= v (to-f64 n)) (<= (vec-get s a) (+ n 1)))",
+         "bitwise"),
+        ('(rewrite (Remainder (Add (Iota s a "int64") (Full s v "int64")) (Full s v "int64")) '
+         '(Remainder (Iota s a "int64") (Full s v "int64")) :when ((= 3 (vec-length s)) '
+         "(= n (to-i64 v)) (= v (to-f64 n)) (> n 0))", "bitwise"),
+        ('(rewrite (Remainder (Add (Iota s a "int64") (Full s v "int64")) (Full s v "int64")) '
+         '(Iota s a "int64") :when ((= 3 (vec-length s)) (= n (to-i64 v)) (= v (to-f64 n)) '
+         "(< n 100) (> n -100) (< (vec-get s a) 100))", "bitwise"),
+        ('(rewrite (Remainder (Full s u "int8") (Full s v "int8")) (Full s u "int8") '
+         ":when ((= m (to-i64 u)) (= u (to-f64 m)) (= n (to-i64 v)) (= v (to-f64 n)) (>= m 0) "
+         "(< m n))", "bitwise"),
         # Number 2.5 is 2 in integers.
         ("(rewrite (Mul x (Full (vec-empty) 2.5 (dtype x))) "
          "(Add (Mul x (Full (vec-empty) 1.5 (dtype x))) x)", "real"),
@@ -240,6 +299,16 @@ def test_a_fact_about_the_rank_is_told(verified) -> None:  # type: ignore[no-unt
 def test_what_is_shown_at_few_ranks_is_not_taken_for_all(verified, rule: str, said: str) -> None:  # type: ignore[no-untyped-def]
     verdict = verified(rule, "bitwise", samples=False)
     assert (verdict.outcome, said in verdict.why) == ("not proved", True), verdict.why
+
+
+@by_turns
+def test_no_mutant_of_a_rewrite_of_xla_is_proved_that_the_checker_refuses(
+    tmp_path: Path, turn: int
+) -> None:
+    _, own = stated()
+    rule = own[Random(turn).choice(sorted(own))]
+    needs = tuple(sorted(FOLDER.iterdir()))
+    proved_mutants(rule.file, rule.numerics, tmp_path, (rule.name,), needs)
 
 
 @pytest.mark.slow
