@@ -161,8 +161,8 @@ class Form:
         """Why a proof up to ``self.rank`` doesn't cover all ranks; an empty text if it does."""
         computed = {fact[1].name for fact in self.facts if fact[0] == "=" and
                     isinstance(fact[1], Var) and is_call(fact[2])}  # fmt: skip
-        own = self.leaves or [n for n, kind in self.kinds.items() if kind == "shape" and
-                              self.sorts[n] == "Ints" and n not in computed]  # fmt: skip
+        own = [*self.leaves, *(n for n, kind in self.kinds.items() if kind == "shape" and
+                               self.sorts[n] == "Ints" and n not in computed)]  # fmt: skip
         if all([self._has_one_rank(name) for name in own]) and "Tensors" not in (
             self.sorts[name] for name in self.kinds
         ):  # fmt: skip

@@ -293,6 +293,9 @@ def test_a_fact_about_the_rank_is_told(verified) -> None:  # type: ignore[no-unt
         # The number of an axis says more than which extent is meant.
         ("(rewrite (Relu (Slice x a b c s)) (Slice (Relu x) a b c s) :when ((!= a 1))", "fact"),
         ("(rewrite (Relu (Slice x a a c s)) (Slice (Relu x) a a c s)", "a is axis and start"),
+        # A fact fixes the rank of x; that the shape s has the same is for want of others.
+        ("(rewrite (Concat (vec-of (Full s v d) x) 0) (Pad x (vec-of (vec-get s 0) 0) (vec-of 0 0) "
+         "v) :when ((= d (dtype x)) (= 2 (vec-length (shape x))))", "Pad names all axes"),
         ("(rewrite (Reshape (Reshape x s) t) (Reshape x t) :when ((= 4 (vec-get t 0)))", "fact"),
     ],
 )
