@@ -17,9 +17,10 @@ from typing import Any, Final
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.sorts import infer_sorts
-from eqsynth.rules.tree import Tree, Var, is_call, render
+from eqsynth.rules.tree import VEC_BUILDERS, Tree, Var, is_call, render
 from eqsynth.verify.facts import COMPARISONS
 from eqsynth.verify.operators import KINDS, SPECTATORS
+from eqsynth.verify.ranks import Ranks
 from eqsynth.verify.verdict import Left
 
 _PAIRS: Final = frozenset({"kernel", "stride", "padding", "dilation", "output_padding", "size"})
@@ -49,7 +50,12 @@ class Form:
         heads: the constructors in the rule.
         of_any_rank: those of ``heads`` whose tensors can have any rank.
         literal: the rank that the literal axes and shapes in the rule need (axis 1 needs rank 4).
+        first: the number of axes, from the left, up to the last one that the rule names by its
+            number (axis 1: 2).
+        meeting: the number of classes of tensors of several ranks that meet (``ranks.py``).
         leaves: the variables that stand for any tensor.
+        broadcasts: whether operands are broadcast together.
+        reshapes: whether a reshape does more than append axes of extent 1.
         bools: the variables that a fact says are tensors of bools.
         rank: the largest rank to prove.
         ranks: tensor or shape -> its rank, where a fact fixes it.
@@ -74,43 +80,45 @@ class Form:
             if is_call(side) and side[0] == "vec-length" and isinstance(side[1], Var)
             and any(isinstance(length, int) for length in fact[1:])
         }  # fmt: skip
-        self.literal = 0
+        self.literal = self.first = 0
         self.strange = ""
+        self.reshapes = False
         for tree in trees:
             self._scan(tree)
         defined = {fact[1].name for fact in self.facts if fact[0] == "=" and
                    isinstance(fact[1], Var) and self._is_term(fact[2])}  # fmt: skip
         self.leaves = [n for n, s in self.sorts.items() if s == "Tensor" and n not in defined
                        and n in self.kinds]  # fmt: skip
-        marks = sum(kind == "axis" or (kind == "axes" and self.sorts[n] == "i64")
-                    for n, kind in self.kinds.items())  # fmt: skip
-        # Broadcast operands are aligned at the right, so the first axis of each operand may lie at
-        # another place relative to a named axis; each further shape needs one more rank.
-        aligned = any(OPERATORS[h].kind == "elementwise" and (OPERATORS[h].arity or 2) > 1
-                      for h in self.heads if h in OPERATORS) or "Expand" in self.heads  # fmt: skip
-        spread = self._shapes() - 1 if marks and aligned else 0
         self.bools = frozenset(
             side[1].name for fact in self.facts if fact[0] == "=" and "bool" in fact[1:]
             for side in fact[1:] if is_call(side) and side[0] == "dtype" and
             isinstance(side[1], Var)
         )  # fmt: skip
-        self.rank = max(2 * marks + 1 + spread if marks else 2, self.literal,
-                        3 if "Matmul" in self.heads else 0)  # fmt: skip
+        self.broadcasts = bool(self.heads & {"Expand", "Matmul"}) or any(
+            OPERATORS[h].kind == "elementwise" and (OPERATORS[h].arity or 2) > 1
+            for h in self.heads if h in OPERATORS
+        )  # fmt: skip
+        self.meeting = len(Ranks(trees, self.sorts).meeting)
+        self.rank = max(self.covering_rank(), self.literal)
         self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
         self.ranks: dict[str, int] = {}
         self.limited = self._limits()
 
-    def _shapes(self) -> int:
-        """The number of different shapes that the tensors have, after the facts that say that two
-        shapes are equal."""
-        same = {name: name for name in self.leaves}
-        for fact in self.facts:
-            sides = [side[1].name for side in fact[1:] if is_call(side) and side[0] == "shape" and
-                     isinstance(side[1], Var) and side[1].name in same]  # fmt: skip
-            if fact[0] == "=" and len(sides) == 2:
-                one, two = (same[name] for name in sides)
-                same = {name: one if of == two else of for name, of in same.items()}
-        return max(len(set(same.values())), 1)
+    @property
+    def _sets(self) -> int:
+        """The number of variables that stand for a set of axes of any size."""
+        return sum(k == "axes" and self.sorts[n] == "Ints" for n, k in self.kinds.items())
+
+    def covering_rank(self) -> int:
+        """The rank up to which proofs cover all ranks (``rewrites.py`` argues why)."""
+        marks = sum(kind == "axis" or (kind == "axes" and self.sorts[n] == "i64")
+                    for n, kind in self.kinds.items())  # fmt: skip
+        last = 2 if "Matmul" in self.heads else 0
+        if not (marks or self._sets or self.first):
+            return 3 if last else 2
+        starts = max(self.meeting, 1)
+        groups = (marks + starts) << self._sets
+        return self.first * starts + groups + marks + ("Merge" in self.heads) + last
 
     def _is_term(self, tree: Tree) -> bool:
         return is_call(tree) and self.rules.known.is_constructor(tree[0])
@@ -125,6 +133,7 @@ class Form:
             self.heads.add(tree[0])
             if not (tree[0] == "Iota" and self._is_fixed(tree[1])):
                 self.of_any_rank.add(tree[0])
+            self.reshapes |= tree[0] == "Reshape" and not self._adds_ones(*tree[1:])
             inputs = self.rules.known.signatures[tree[0]].inputs
             tensors = sum(sort in ("Tensor", "Tensors") for sort in inputs)
             names = ("",) * tensors + KINDS.get(tree[0], ())
@@ -140,7 +149,7 @@ class Form:
                         if isinstance(part, Var):
                             self.kinds.setdefault(part.name, "extent")
                 elif kind == "axis" and isinstance(arg, int):
-                    self.literal = max(self.literal, arg + 3)
+                    self._number(arg)
                 elif kind == "axes" and is_call(arg):
                     self._axes(arg)
         if tree[0] == "vec-of":
@@ -150,22 +159,48 @@ class Form:
         for part in tree[1:]:
             self._scan(part)
 
+    def _adds_ones(self, x: Tree, shape: Tree) -> bool:
+        """Whether a reshape only appends axes of extent 1."""
+        shape, own = self._written(shape), ("shape", x)
+        if not is_call(shape) or shape[0] != "vec-append":
+            return False
+        first, *rest = shape[1:]
+        parts = map(self._written, rest)
+        appended = all(is_call(part) and {*part[1:]} <= {1} for part in parts)
+        return appended and (first == own or any(
+            fact[0] == "=" and {*fact[1:]} == {first, own} for fact in self.facts
+        ))  # fmt: skip
+
+    def _written(self, tree: Tree) -> Tree:
+        """The list of which a fact says that a variable is it; another tree itself."""
+        lists = (
+            two for fact in self.facts if fact[0] == "=" for one, two in (fact[1:], fact[:0:-1])
+            if one == tree and isinstance(tree, Var) and is_call(two) and two[0] in VEC_BUILDERS
+        )  # fmt: skip
+        return next(lists, tree)
+
     def _axes(self, arg: Tree) -> None:
         for part in arg[1:]:
             if isinstance(part, Var):
                 self.kinds.setdefault(part.name, "axis")
             elif isinstance(part, int):
-                self.literal = max(self.literal, part + 3)
+                self._number(part)
+
+    def _number(self, axis: int) -> None:
+        """Record an axis that the rule names by its number."""
+        self.literal, self.first = max(self.literal, axis + 3), max(self.first, axis + 1)
 
     def _limits(self) -> str:
         """Why a proof up to ``self.rank`` doesn't cover all ranks; an empty text if it does."""
-        computed = {fact[1].name for fact in self.facts if fact[0] == "=" and
-                    isinstance(fact[1], Var) and is_call(fact[2])}  # fmt: skip
-        own = [*self.leaves, *(n for n, kind in self.kinds.items() if kind == "shape" and
-                               self.sorts[n] == "Ints" and n not in computed)]  # fmt: skip
-        if all([self._has_one_rank(name) for name in own]) and "Tensors" not in (
-            self.sorts[name] for name in self.kinds
-        ):  # fmt: skip
+        shapes = (n for n, kind in self.kinds.items() if kind == "shape" and self.sorts[n] == "Ints")
+        for name in (*self.leaves, *shapes):
+            rank = self._fixed_rank(name)
+            if rank is not None:
+                self.ranks[name] = rank
+        self.rank = max(self.rank, *self.ranks.values(), 0)
+        lists = "Tensors" in map(self.sorts.get, self.kinds)
+        if self.ranks.keys() >= {*self.leaves} and not lists and not self._has_free_shape():
+            self.rank = max(2, self.literal, *self.ranks.values())
             return ""
         odd = next((f for f in self.facts if not self._invariant(f)), None)
         if self.rank > _MOST_RANK:
@@ -174,24 +209,35 @@ class Form:
         strange = sorted(h for h in self.of_any_rank if h in OPERATORS and h not in SPECTATORS)
         if strange:
             return f"{strange[0]} names all axes"
+        if self.reshapes and (self._sets or self.broadcasts):
+            return "Reshape beside broadcasts or sums"
+        if self._sets and self.meeting:
+            return "sets of axes in tensors of several ranks"
         if self.strange:
             return self.strange
         if self.literal and self.literal > self.rank:
             return "an axis by its number"
         return f"the fact {render(odd)}" if odd is not None else ""
 
-    def _has_one_rank(self, name: str) -> bool:
-        """Whether a fact fixes the rank of a tensor, or the length of a shape; ``self.rank`` is
-        raised to that rank."""
+    def _fixed_rank(self, name: str) -> int | None:
+        """The rank of a tensor or the length of a shape, if a fact fixes it and it is small."""
         shape = Var(name) if self.sorts[name] == "Ints" else ("shape", Var(name))
         for fact in self.facts:
             if fact[0] == "=" and ("vec-length", shape) in fact[1:]:
                 rank = next((side for side in fact[1:] if isinstance(side, int)), None)
                 if rank is not None and rank <= _MOST_RANK:
-                    self.rank = max(self.rank, rank)
-                    self.ranks[name] = rank
-                    return True
-        return False
+                    return rank
+        return None
+
+    def _has_free_shape(self) -> bool:
+        """Whether a variable stands for a shape of any length, which no fact determines."""
+        known = {*self.fixed, *(
+            one.name for fact in self.facts if fact[0] == "=" for one, two in
+            (fact[1:], fact[:0:-1]) if isinstance(one, Var) and is_call(two)
+        )}  # fmt: skip
+        others = _PAIRS | {"axes", "order"}
+        return any(sort == "Ints" and name not in known and self.kinds.get(name) not in others
+                   for name, sort in self.sorts.items())  # fmt: skip
 
     def _is_fixed(self, tree: Tree) -> bool:
         return isinstance(tree, Var) and tree.name in self.fixed

@@ -7,15 +7,32 @@ other attributes are symbolic. The left side is supposed to be well-typed. The r
 to be well-typed, to have the same shape, and the same element at each index, in each dtype.
 
 **Ranks.** An operator treats the axes that it doesn't name independently, and all in the same way
-(``operators.SPECTATORS``); so does each fact that is accepted (``forms.py``). Adjacent axes that no
-operator of the rule names can therefore be merged into one axis, whose extent is the product,
-without changing which sides are equal; and a missing axis is an axis of extent 1. A rule that names
-n axes leaves at most n + 1 groups of unnamed axes around them, so the ranks up to 2 n + 1 contain
-every case. Broadcast operands are aligned at the right, and an operand may begin inside a group, so
-each further shape takes one more rank. In a rule without named axes, each axis has one of a few
-roles: broadcast or not, reduced or not, row, column or batch. The ranks up to 2 contain every case,
-or up to 3 with a matrix product (a batch axis, the row and the column). A rule with other facts or
-operators isn't proved: the ranks at which it was shown may not cover the others.
+(``operators.SPECTATORS``); so does each fact that is accepted (``forms.py``). Therefore:
+
+- *Slices.* Take an axis of the result that nothing names and nothing reduces. The elements at one
+  index of it are those of the same rule for slices of the operands, in which the axis has extent 1:
+  the slice at that index, or the whole operand if it is broadcast along the axis or lacks it. This
+  holds for each such axis on its own. For ``a`` of shape (5, 1, m, k) and ``b`` of (1, 3, k, n),
+  ``(a @ b)[p, q] = a[p, 0] @ b[0, q]``. So both sides are equal if they are equal where each such
+  axis has extent 1, and if their shapes are equal. A shape is compared axis by axis, and one
+  axis of each kind (broadcast or not, in which operands) shows that.
+- *Places.* Axes of extent 1 matter only by their number, since it says where the named axes of two
+  operands meet. Axes are numbered from the left, and operands are aligned at the right. Where
+  tensors of S different ranks meet (``ranks.py``), a number means S places. There has to be room
+  for each order of these places and of the starts of the S operands, with an axis in each gap: S
+  copies of the axes that are named by their numbers, n + S gaps for n variables that name an axis,
+  these n axes, one more if ``Merge`` names two, and row and column of a product.
+- *Sums.* An axis that is reduced can't be sliced. If the rule names sets of axes, all tensors have
+  one rank, and axes of one gap that belong to the same sets can be exchanged and merged into one,
+  whose extent is the product. So each gap needs one axis for each combination of m sets: 2^m.
+- *Reshapes* keep the order of all elements. Adjacent axes that nothing names can be merged, if no
+  operand is broadcast along one of them and not along the other. So a reshape beside broadcasts or
+  sums is proved only at ranks that facts fix, unless it only appends axes of extent 1.
+
+In a rule that names no axis, the ranks up to 2 contain every case, or up to 3 with a product: a
+batch axis, to compare shapes, the row and the column. A rule with other facts or operators isn't
+proved: the ranks at which it was shown may not cover the others. If facts fix the ranks of all
+tensors, there are no others.
 
 **Dtypes.** For each assignment of dtypes with which the left side is well-typed, the right side has
 to have the same dtype. If all terms have one dtype, a rule is proved by sides that are the same
