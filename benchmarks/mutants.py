@@ -33,7 +33,7 @@ from typing import Final
 from benchmarks.rule_mutants import HEADS, Mutant, form_mutants
 from eqsynth.errors import RuleError
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet
+from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet, rules_dir
 from eqsynth.rules.load import load_text
 from eqsynth.rules.tree import Tree, is_call
 from eqsynth.testing.soundness import SAMPLES, check_rule
@@ -44,6 +44,11 @@ LIMIT_S: Final = 10.0
 
 MORE: Final = 200
 """The number of samples for a mutant that is accepted on the samples of a usual check."""
+
+GENERATED: Final = tuple(
+    str(path.relative_to(rules_dir())) for path in sorted((rules_dir() / "generated").glob("*.egg"))
+)
+"""The rule files that are loaded on request only, after all others."""
 
 _ENOUGH = "the bound is above all indices, as it has to be"
 ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
@@ -70,6 +75,7 @@ ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
     "hoist": (1, "where it is worth doing is no condition of the equality"),
     "delta-under-sum": (1, "integers that wrap are a ring"),
     "diagonal-is-product": (4, "0 and 1 times f are exact, also of integers, and wherever e lies"),
+    "diagonal": (3, "where j is i, F(j, i) and F(i, j) are F(i, i); 0 times an integer is 0"),
 }  # fmt: skip
 """Rule -> the number of its mutants that are as true as the rule, and the reason.
 
@@ -106,7 +112,8 @@ def judge(mutant: Mutant, looks: Sequence[int] = (SAMPLES, MORE)) -> Judged:
             accepted the mutant. A request of a law is checked once.
     """
     told = (mutant.file, mutant.head, mutant.rule, mutant.text, mutant.claims)
-    before = DEFAULT_FILES[: DEFAULT_FILES.index(mutant.file)]
+    place = DEFAULT_FILES.index(mutant.file) if mutant.file in DEFAULT_FILES else None
+    before = DEFAULT_FILES[:place]
     try:
         rules = load_text(mutant.content, f"mutants/{mutant.file}", after=before)
         judging = list(_judging(rules, mutant.rule))
@@ -148,10 +155,11 @@ def _heads(trees: Iterable[Tree]) -> Iterator[str]:
 
 
 def all_mutants(heads: Iterable[str] = HEADS, part: tuple[int, int] = (1, 1)) -> list[Mutant]:
-    """The mutants of all forms with these heads in eqsynth's rule files; for ``part=(k, n)``, the
-    k-th of n parts."""
+    """The mutants of all forms with these heads in eqsynth's rule files, and in the files of rules
+    that the generator found; for ``part=(k, n)``, the k-th of n parts."""
     wanted = {*heads}
-    found = [m for file in DEFAULT_FILES for m in form_mutants(file) if m.head in wanted]
+    found = [m for file in (*DEFAULT_FILES, *GENERATED) for m in form_mutants(file)
+             if m.head in wanted]  # fmt: skip
     return found[part[0] - 1 :: part[1]]
 
 
