@@ -16,8 +16,9 @@ definition can't be checked itself. A mutant of it is refused if a rule about th
 A mutant that is accepted is checked again with more samples (``MORE``). If it is still accepted,
 either it is as true as the original rule, and ``ACCEPTED`` gives the reason; or the samples have a
 gap. Only a mutant that is as true as its rule may be ``proved``. A request of a law is true for
-each term that it asks about, since the law's function refuses unsuitable terms; so only its claim
-about rounding can be wrong. The exit status is 1 if a mutant is accepted without a reason.
+each term about which the law answers: the law's function checks the terms itself, or fails on
+unsuitable ones, which is an error (``shape``). So only a request's claim about rounding can be
+wrong. The exit status is 1 if a mutant is accepted without a reason.
 """
 
 from __future__ import annotations
