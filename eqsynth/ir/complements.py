@@ -1,4 +1,5 @@
-"""Identities of polynomials in functions: pairs that add up to 1, and logarithms split by cases.
+"""Identities of polynomials in functions: pairs that add up to 1, double arguments, the larger and
+the smaller of two values, and logarithms split by cases.
 
     sigmoid(x) + exp(-x) * sigmoid(x)    ->  1
     sin(x) * sin(x) + cos(x) * cos(x)    ->  1
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
+from eqsynth.ir.lattice import FUNCTIONS
 from eqsynth.ir.ring import (
     ONE,
     Monomial,
@@ -25,7 +27,7 @@ from eqsynth.ir.ring import (
     scaled,
     times,
 )
-from eqsynth.ir.scalar import Call, Scalar
+from eqsynth.ir.scalar import Call, Num, Scalar, composites, product, total
 
 Opened = Callable[[Scalar], Polynomial]
 """Returns a function's argument as a polynomial."""
@@ -51,6 +53,74 @@ def two_exponentials(x: Polynomial, of: Opened) -> tuple[Monomial, Polynomial] |
         return None
     first, second = sorted(x, key=order)
     return first, plus([exponent(first, of), scaled(exponent(second, of), Fraction(-1))])
+
+
+def two_exponents(
+    x: Polynomial, y: Polynomial, of: Opened
+) -> tuple[Polynomial, Fraction, Polynomial, Polynomial] | None:
+    """Return r, c > 0, p and q such that x is ``r + c*exp(p)`` and y is ``r + c*exp(q)``: -1, 1, p
+    and 0 for ``exp(p) - 1`` and 0; None if there are none."""
+    step = plus([x, scaled(y, Fraction(-1))])
+    known = all(is_exponential(part) for monomial in step for part in monomial)
+    if len(step) != 2 or not known or sum(step.values(), Fraction(0)):
+        return None
+    second, first = sorted(step, key=lambda monomial: step[monomial])
+    rest = plus([x, {first: -step[first]}])
+    return rest, step[first], exponent(first, of), exponent(second, of)
+
+
+def doubled(polynomial: Polynomial, of: Opened) -> dict[Monomial, Fraction]:
+    """Replace products by functions of a double argument: ``sin(x) * cos(x)`` -> ``sin(2*x) / 2``,
+    ``tanh(x) / (1 + tanh(x)**2)`` -> ``tanh(2*x) / 2``."""
+    found: list[Polynomial] = []
+    for monomial, coefficient in polynomial.items():
+        powers, value = dict(monomial), {ONE: coefficient}
+        for atom in [atom for atom, power in monomial if power == 1]:
+            other: Scalar
+            match atom:
+                case Call(fn="sin", args=args):
+                    other, power = Call("cos", args), 1
+                case Call(fn="tanh", args=args):
+                    square = ((atom, Fraction(2)),)
+                    other, power = collect({ONE: Fraction(1), square: Fraction(1)}), -1
+                case _:
+                    continue
+            if powers.get(other) == power:
+                del powers[atom], powers[other]
+                twice = of(Call(atom.fn, (product([Num(2.0), *args]),)))
+                value = times(value, scaled(twice, Fraction(1, 2)))
+        rest = tuple((atom, powers[atom]) for atom, _ in monomial if atom in powers)
+        found.append(times(value, {rest: Fraction(1)}))
+    return plus(found)
+
+
+def larger_and_smaller(polynomial: Polynomial, of: Opened) -> dict[Monomial, Fraction]:
+    """Replace the sum of a maximum and the minimum of the same values: ``max(x, y) + min(x, y)`` ->
+    ``x + y``, and their difference: ``max(x, y) - min(x, y)`` -> ``abs(x - y)``. For real values
+    only: ``x - y`` of integers may wrap around. Values that contain maxima themselves are left:
+    opened again, a maximum of maxima may be written the other way round, without end."""
+    found = dict(polynomial)
+    for monomial in sorted(polynomial, key=order):
+        for atom, power in monomial:
+            if not (isinstance(atom, Call) and atom.fn == "max" and power == 1):
+                continue
+            x, y = atom.args
+            step = total([x, product([Num(-1.0), y])])
+            if any(isinstance(part, Call) and part.fn in FUNCTIONS for part in composites(step)):
+                continue
+            smaller = of(Call("min", (x, y)))
+            if len(smaller) != 1:
+                continue
+            ((least, number),) = smaller.items()
+            rest = joined(monomial, ((atom, Fraction(-1)),))
+            other = joined(rest, least)
+            one, two = found.get(monomial, Fraction(0)), found.get(other, Fraction(0)) / number
+            if other == monomial or abs(one) != abs(two) or not one:
+                continue
+            value = plus([of(x), of(y)]) if one == two else of(Call("abs", (step,)))
+            del found[monomial], found[other]
+            found = plus([found, times({rest: one}, value)])
+    return found
 
 
 def complemented(

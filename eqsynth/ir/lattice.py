@@ -38,7 +38,7 @@ Form = tuple[Least, ...]
 # A form isn't computed if it has more polynomials, or more minima on the way.
 MAX_SIZE: Final = 12
 MAX_MINIMA: Final = 64
-_FUNCTIONS: Final = frozenset({"relu", "max", "min"})
+FUNCTIONS: Final = frozenset({"relu", "max", "min"})
 _MINUS: Final = Fraction(-1)
 
 Opened = Callable[[Scalar], Polynomial]
@@ -57,7 +57,7 @@ def form_of(polynomial: Polynomial, opened: Opened) -> Form:
     found = [
         (monomial, coefficient)
         for monomial, coefficient in polynomial.items()
-        if any(isinstance(atom, Call) and atom.fn in _FUNCTIONS for atom, _ in monomial)
+        if any(isinstance(atom, Call) and atom.fn in FUNCTIONS for atom, _ in monomial)
     ]
     if len(found) != 1 or len(found[0][0]) != 1 or found[0][0][0][1] != 1:
         return ((polynomial,),)
@@ -77,7 +77,7 @@ def _of_call(call: Call, opened: Opened) -> Form:
     as they are written, since as polynomials they may be written the other way round."""
     args = [
         _of_call(arg, opened)
-        if isinstance(arg, Call) and arg.fn in _FUNCTIONS
+        if isinstance(arg, Call) and arg.fn in FUNCTIONS
         else form_of(opened(arg), opened)
         for arg in call.args
     ]
@@ -125,6 +125,16 @@ def common(form: Form) -> Polynomial:
     """Return the terms that all polynomials of the form have: ``y`` for ``max(x + y, y)``."""
     first, *rest = (part for parts in form for part in parts)
     return {m: c for m, c in first.items() if all(other.get(m) == c for other in rest)}
+
+
+def clamped(form: Form) -> tuple[Polynomial, Polynomial, Polynomial] | None:
+    """Return x, a and b for ``max(min(x, b), a)`` with a known to be at most b, which is x clamped
+    to [a, b]; None for another form."""
+    if sorted(map(len, form)) != [1, 2]:
+        return None
+    (low,), (one, other) = sorted(form, key=len)
+    ways = ((one, other), (other, one))
+    return next(((x, low, high) for x, high in ways if is_known_below(low, high)), None)
 
 
 def as_atom(form: Form) -> Polynomial:

@@ -29,7 +29,15 @@ from functools import partial
 from typing import Final
 
 from eqsynth.ir import lattice, whole
-from eqsynth.ir.complements import cases, complemented, exponent, two_exponentials
+from eqsynth.ir.complements import (
+    cases,
+    complemented,
+    doubled,
+    exponent,
+    larger_and_smaller,
+    two_exponentials,
+    two_exponents,
+)
 from eqsynth.ir.made import written_out
 from eqsynth.ir.ring import (
     ONE,
@@ -159,7 +167,8 @@ class _Expansion:
             return of_atom(Value(index))
         match scalar:
             case Sum(terms=terms):
-                return self._joined(plus(map(self.polynomial, terms)))
+                found = self._joined(plus(map(self.polynomial, terms)))
+                return larger_and_smaller(found, self.polynomial) if self._real else found
             case Prod(factors=factors):
                 return self._product([self.polynomial(f) for f in factors])
             case Call(fn=fn, args=args):
@@ -203,7 +212,7 @@ class _Expansion:
         if not self._real:
             return found
         found = decided(rectified(found, self.polynomial), self.polynomial)
-        return self._without_roots(self._joined(found))
+        return self._without_roots(self._joined(doubled(found, self.polynomial)))
 
     def _closed(self, polynomial: Polynomial) -> dict[Monomial, Fraction]:
         """Return a sum as a number times exponentials times one atom.
@@ -358,6 +367,12 @@ class _Expansion:
         x: Polynomial,
         y: Polynomial,
     ) -> dict[Monomial, Fraction]:
+        """``max(x, y)`` or ``min(x, y)``; an exponential is increasing, so that
+        ``max(2*exp(x), 2*exp(y))`` is ``2*exp(max(x, y))``."""
+        if (split := two_exponents(x, y, self.polynomial)) is not None:
+            rest, coefficient, one, other = split
+            chosen = self._exp(self._extremum(fn, join, one, other))
+            return plus([rest, scaled(chosen, coefficient)])
         try:
             return self._chosen(join([lattice.form_of(one, self.polynomial) for one in (x, y)]))
         except lattice.TooLarge:
@@ -368,7 +383,12 @@ class _Expansion:
 
         ``max(x + s, y + s)`` is ``max(x, y) + s``, ``max(x, 0)`` is ``relu(x)``, ``max(x, x/2)`` is
         ``x/2 + relu(x)/2``. With ``cancels``, ``max(x, y)`` is ``y + relu(x - y)``, which loses
-        digits of the smaller argument."""
+        digits of the smaller argument, and ``min(max(x, -1), 1)`` is
+        ``relu(x + 1) - relu(x - 1) - 1``."""
+        if self._cancels and (clamp := lattice.clamped(form)) is not None:
+            x, low, high = clamp
+            above, over = (plus([x, scaled(end, -_ONE)]) for end in (low, high))
+            return plus([low, self._rectified(above), scaled(self._rectified(over), -_ONE)])
         outside: Polynomial = lattice.common(form)
         form = lattice.moved(form, scaled(outside, Fraction(-1)))
         parts = [part for least in form for part in least]

@@ -116,6 +116,17 @@ ABOVE = product([Num(-1), call("abs", X)])
         (Prod((Cast("int64", call("gt", X, Num(0))), X)), call("relu", X)),
         (Prod((call("gt", X, Num(0)), X)), call("relu", X)),
         (call("sigmoid", total([X, NEGATIVE])), Num(0.5)),
+        (call("min", total([call("exp", X), Num(-1)]), Num(0)),
+         total([call("exp", call("min", X, Num(0))), Num(-1)])),
+        (product([Num(2), call("max", call("exp", X), call("exp", Y))]),
+         product([Num(2), call("exp", call("max", X, Y))])),
+        (total([Prod((Z, call(fn, X, Y))) for fn in ("max", "min")]), Prod((Z, total([X, Y])))),
+        (total([call("max", X, Y), product([Num(-1), call("min", X, Y)])]),
+         call("abs", DIFFERENCE)),
+        (Prod((Y, call("sin", X), call("cos", X))),
+         product([Num(0.5), Y, call("sin", product([Num(2), X]))])),
+        (call("div", call("tanh", X), total([Num(1), Prod((call("tanh", X),) * 2)])),
+         product([Num(0.5), call("tanh", product([Num(2), X]))])),
     ],
 )  # fmt: skip
 def test_bodies_that_are_one_polynomial(left: Scalar, right: Scalar) -> None:
@@ -139,6 +150,19 @@ def test_what_is_alike_is_another_polynomial() -> None:
         (SUM_OF_BOTH, Prod((Num(0.5), X))),
         (SUM_OF_BOTH, call("div", Num(0.5), X)),
         (call("log", total([one, call("exp", ABOVE)])), call("log", total([one, exp_x]))),
+        (call("max", exp_x, product([Num(2), exp_y])), call("exp", call("max", X, Y))),
+        (call("min", exp_x, exp_y), call("exp", call("max", X, Y))),
+        (total([call("max", X, Y), call("min", X, Z)]), total([X, Y])),
+        (total([Prod((Num(2), call("max", X, Y))), call("min", X, Y)]), total([X, Y])),
+        (total([call("max", X, Y), product([Num(-1), call("min", X, Y)])]), DIFFERENCE),
+        (Prod((call("sin", X), call("cos", Y))), call("sin", total([X, Y]))),
+        (call("div", call("tanh", X), total([one, Prod((call("tanh", Y),) * 2)])),
+         product([Num(0.5), call("tanh", product([Num(2), X]))])),
+        (call("max", call("min", X, Y), Z),
+         total([Z, call("relu", total([X, product([Num(-1), Z])])),
+                product([Num(-1), call("relu", DIFFERENCE)])])),
+        (call("max", call("min", X, one), Num(-1)),
+         total([call("relu", X), product([Num(-1), call("relu", total([X, Num(-1)]))])])),
     ):  # fmt: skip
         assert not same(left, right) and not same(left, right, cancels=True)
 
