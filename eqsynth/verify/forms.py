@@ -192,8 +192,8 @@ class Form:
 
     def _limits(self) -> str:
         """Why a proof up to ``self.rank`` doesn't cover all ranks; an empty text if it does."""
-        shapes = (n for n, kind in self.kinds.items() if kind == "shape" and self.sorts[n] == "Ints")
-        for name in (*self.leaves, *shapes):
+        lists_of_extents = [n for n, sort in self.sorts.items() if sort == "Ints"]
+        for name in (*self.leaves, *(n for n in lists_of_extents if self.kinds.get(n) == "shape")):
             rank = self._fixed_rank(name)
             if rank is not None:
                 self.ranks[name] = rank
