@@ -50,6 +50,7 @@ Y = Read(leaf("y", 2, 4), (it(0, 2), it(2, 4)))
 Z = Read(leaf("z", 4), (it(2, 4),))
 FAR = Read(leaf("f", 1), (it(0, 2),), INF)
 U, V, W = (Read(leaf(name, 2, 4, dtype="uint8"), (it(0, 2), it(2, 4))) for name in "uvw")
+DOUBLE = Read(leaf("d", 2, 4, dtype="float64"), (it(0, 2), it(2, 4)))
 P, Q = (Read(leaf(name, 2, 4, dtype="bool"), (it(0, 2), it(2, 4))) for name in "pq")
 
 
@@ -78,6 +79,8 @@ def part(*operands: int, reduced: tuple[It, ...] = ()) -> Part:
         ("dtype", over(Sum((X, U, V))), (part(1, 2),)),
         ("dtype", over(Prod((X, U, V))), (part(1, 2, reduced=(K,)),)),
         ("dtype", over(Prod((P, Q, P))), (part(0, 1),)),
+        # By itself 0.1 would be a float32, beside a float64 it is a float64.
+        ("dtype", over(Prod((Num(0.1), DOUBLE))), (part(0),)),
     ],
 )
 def test_a_condition_that_fails_is_named(
@@ -100,6 +103,8 @@ def test_a_condition_that_fails_is_named(
         (over(Prod((X, FAR))), (part(0, 1, reduced=(J, K)),)),
         (over(P), (part(0, reduced=(K,)),)),
         (over(Prod((P, Q))), (part(0),)),
+        (over(Prod((Num(0.1), X))), (part(0),)),
+        (over(Prod((Num(0.1), DOUBLE))), (part(1),)),
     ],
 )
 def test_one_step_before_the_edge_it_is_equal(scope: Scope, parts: tuple[Part, ...]) -> None:

@@ -103,6 +103,8 @@ def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Co
         (over(Call("max", (C, X))), groups((1,))),
         (over(Sum((LOW, Y))), groups((0,), (1,))),
         (over(Sum((LOG, Call("exp", (Y,))))), groups((0,), (1,))),
+        # Neither a choice of finite values nor a comparison is infinite.
+        (over(Sum((Call("where", (Call("lt", (X, Num(0))), X, Num(2))), FAR))), groups((0,), (1,))),
     ],
 )
 def test_one_step_before_the_edge_it_is_equal(scope: Scope, given: Commute) -> None:
