@@ -3,6 +3,8 @@ conditions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eqsynth.calculus.deriving import Match, match
@@ -68,6 +70,9 @@ X = Read(leaf("x", 9), (it(0, 4) + it(1, 6),))
 W = Read(leaf("w", 6), (it(1, 6),))
 ALL = Read(leaf("v", 9), (it(1, 6),))
 
+EIGHT = Scope((4,), (8,), Read(leaf("x", 11), (it(0, 4) + it(1, 8),)))
+BITS = (It(2, 2), It(3, 2), It(4, 2))
+
 # A read in range only where 2 divides i + k, and a read in range only where k is i + 1.
 EVEN = Read(leaf("x", 9), ((it(0, 4) + it(1, 6)) // 2 + (it(0, 4) + it(1, 6)) % 2 * 99,))
 ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
@@ -80,9 +85,15 @@ ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
         ("iterators", over(X), Count(K, QR, (Q,))),
         ("iterators", over(X), Count(K, bare(It(1, 6)), (It(1, 6),))),
         ("iterators", over(X), Count(K, QR + bare(It(4, 2)), (Q, R))),
+        ("iterators", over(X), Count(K, bare(It(2, 0)), (It(2, 0),))),
+        # Eight values from 0 to 7, as of three binary digits, but 1 twice and 3 not at all.
+        ("values", EIGHT, Count(It(1, 8), sum(map(bare, BITS[:2]), bare(BITS[2]) * 5), BITS)),
         ("values", over(X), Count(K, QR, (Q, R, It(4, 2)))),
         ("values", over(X), Count(K, QR + bare(Q) // 2, (Q, R))),
         ("values", over(Prod((EVEN, ALL))), Count(K, bare(Q) * 2 + (it(0, 4) + 1) % 2, (Q,))),
+        # Beside the steps the read is 1.5 and not 0.
+        ("values", over(Prod((replace(EVEN, fill=1.5), ALL))),
+         Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
         ("values", over(Call("exp", (EVEN,))), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
         ("values", over(EVEN, "max"), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
         ("beyond", over(Prod((EVEN, ALL))), Count(K, bare(Q4) * 2 + it(0, 4) % 2, (Q4,))),
@@ -96,7 +107,7 @@ ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
         ("beyond", over(Call("exp", (W,))), Count(K, bare(It(2, 7)), (It(2, 7),))),
         ("beyond", over(W, "max"), Count(K, bare(It(2, 7)), (It(2, 7),))),
     ],
-)
+)  # fmt: skip
 def test_a_condition_that_fails_is_named(condition: str, scope: Scope, count: Count) -> None:
     with pytest.raises(LawError) as refused:
         recount(scope, Recount((count,)))
@@ -111,6 +122,7 @@ EQUAL = [
     (over(Prod((EVEN, ALL))), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
     (over(Prod((EVEN, W))), Count(K, bare(Q4) * 2 + it(0, 4) % 2, (Q4,))),
     (over(Prod((ONE, ALL))), Count(K, it(0, 4) + 1, ())),
+    (EIGHT, Count(It(1, 8), bare(BITS[0]) + bare(BITS[1]) * 2 + bare(BITS[2]) * 4, BITS)),
 ]
 
 
@@ -142,6 +154,20 @@ def test_what_is_zero_beyond_one_iterator_may_not_be_so_beyond_two() -> None:
     with pytest.raises(LawError) as refused:
         recount(scope, Recount(tuple(further)))
     assert refused.value.condition == "beyond"
+
+
+def test_each_iterator_is_replaced_once_by_iterators_of_its_own() -> None:
+    """Replaced twice, k would leave a new iterator that the body doesn't use: the sum would be 6
+    times as large. With one new iterator for both k and h, only the diagonal would be summed."""
+    k, h = It(1, 6), It(2, 6)
+    scope = Scope((4,), (6, 6), Read(leaf("x", 6, 6), (bare(k), bare(h))))
+    first, *rest = (Count(old, bare(It(n, 6)), (It(n, 6),)) for old, n in ((k, 3), (k, 4), (h, 3)))
+    for other in rest:
+        with pytest.raises(LawError) as refused:
+            recount(scope, Recount((first, other)))
+        assert refused.value.condition == "iterators"
+    apart = Count(h, bare(It(4, 6)), (It(4, 6),))
+    assert_one_value(scope, recount(scope, Recount((first, apart))))
 
 
 def test_a_number_is_no_value_of_an_iterator_of_several() -> None:
