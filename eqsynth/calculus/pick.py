@@ -17,13 +17,12 @@ from typing import Any, Final
 import numpy as np
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.conditions import is_finite, is_product
+from eqsynth.calculus.conditions import is_product
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import substituted
 from eqsynth.ir.scalar import Read, factors_of, iterators, product
 from eqsynth.ir.scopes import reduction_iterators, same_scope
 from eqsynth.ir.tensor import Op, Scope, is_literal
-from eqsynth.ir.types import is_float
 
 _require = partial(checking.require, law="pick")
 
@@ -46,12 +45,12 @@ def pick(scope: Scope, given: Pick) -> Scope:
     Raises:
         LawError: ``product``: the scope isn't a sum of products of finite factors; ``iterators``:
             p or u isn't the scope's, or the value may leave u's extent; ``literals``: a factor with
-            p isn't an in-range read of a literal; ``dtype``: a literal isn't float, or the result
-            has another dtype; ``large``: too many numbers; ``delta``: the sum isn't that delta.
+            p isn't an in-range read of a literal; ``dtype``: the result has another dtype;
+            ``large``: too many numbers; ``delta``: the sum isn't that delta.
     """
     factors, reduced = factors_of(scope.body), reduction_iterators(scope)
-    _require(is_product(scope) and all(map(is_finite, factors)), condition="product",
-             what="no sum of products of finite factors")  # fmt: skip
+    # A product of one factor may have an infinite fill; here the one factor is a table in range.
+    _require(is_product(scope), condition="product", what="no sum of products of finite factors")
     summed, picked, value = given.summed, given.picked, given.value
     own, used = {*reduced, *iterators(scope.body)} - {summed, picked}, set(value.iterators())
     fits = len({summed, picked} & {*reduced}) == 2 and used <= own
@@ -67,8 +66,7 @@ def pick(scope: Scope, given: Pick) -> Scope:
     _require(_is_delta(tables, its, given), condition="delta", what="the sum is no such delta")
     rest = substituted(product([f for f in factors if f not in tables]), {picked: value})
     result = same_scope(scope, rest, [it for it in reduced if it not in (summed, picked)])
-    floats = all(is_float(table.tensor.dtype) for table in tables)
-    _require(floats and result.type == scope.type, condition="dtype", what="another dtype")
+    _require(result.type == scope.type, condition="dtype", what="another dtype")
     return result
 
 
