@@ -71,6 +71,14 @@ def beyond(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
     return Scope((extent,), (), read), Inline(read, inner)
 
 
+def on_diagonal(*extents: int) -> tuple[Scope, Inline]:
+    """A scope of these extents that reads ``L[a<2, b<2] x[a - b]``, x of one element. That is zero
+    if either index is 2, but for both it is x[0] again."""
+    inner = Scope((2, 2), (), Read(leaf("one", 1), (it(0, 2) - it(1, 2),)))
+    read = Read(inner, tuple(it(n, extent) for n, extent in enumerate(extents)))
+    return Scope(extents, (), read), Inline(read, inner)
+
+
 def over(body: Scalar, read: Read, reducer: str = "sum", reduced: int = 0) -> tuple[Scope, Inline]:
     assert isinstance(read.tensor, Scope)
     extents = ((), (4,)) if reduced else ((4,), ())
@@ -89,6 +97,7 @@ def over(body: Scalar, read: Read, reducer: str = "sum", reduced: int = 0) -> tu
         ("outside", beyond(Scope((4,), (), X), 1.5)),
         ("outside", beyond(Scope((4,), (), Prod((X, FAR))))),
         ("outside", beyond(Scope((4,), (2,), Read(leaf("m", 6), (it(0, 4) + it(1, 2),)), "max"))),
+        ("outside", on_diagonal(3, 3)),
         ("reduces", over(Call("relu", (SUM,)), SUM)),
         ("reduces", over(Sum((SUM, BIAS)), SUM)),
         ("reduces", over(SUM, SUM, "max", 4)),
@@ -108,6 +117,8 @@ def test_a_condition_that_fails_is_named(condition: str, case: tuple[Scope, Inli
     [
         beyond(Scope((4,), (), Prod((X, BIAS)))),
         beyond(SUMMED),
+        on_diagonal(3, 2),
+        on_diagonal(2, 3),
         beyond(Scope((4,), (), Read(leaf("x", 4), (it(0, 4),), 1.5)), 1.5),
         over(Prod((SUM, SUM)), SUM),
         over(Prod((SUM, BIAS)), SUM, "sum", 4),

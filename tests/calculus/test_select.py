@@ -295,3 +295,14 @@ def test_a_number_that_is_none_is_refused(condition: str, body: Scalar) -> None:
     with pytest.raises(LawError) as refused:
         number(scope, known)
     assert refused.value.condition == condition
+
+
+def test_a_number_of_a_narrower_dtype_keeps_its_rounding() -> None:
+    """The float32 nearest to 0.1 isn't the float64 nearest to 0.1."""
+    x = Read(terms.leaf("x", 3, dtype="float64"), (it(0, 3),))
+    narrow, wide = full("float32", 0.1), full("float64", 0.1)
+    with pytest.raises(LawError) as refused:
+        number(Scope((3,), (), Prod((x, Read(narrow, (it(0, 3),))))), Numbers(((narrow, 0.1),)))
+    assert refused.value.condition == "reads"
+    scope = Scope((3,), (), Prod((x, Read(wide, (it(0, 3),)))))
+    assert_one_value(scope, number(scope, Numbers(((wide, 0.1),))))
