@@ -281,7 +281,8 @@ REDUCED = {
     "substitutions": Reduced("--reduced --limit 5 --model bert_1", "bert_1"),
     "joint": Reduced("--reduced --limit 2 --model bert64", "in sequence"),
     "planted": Reduced('"maximum of NaN"', "caught"),
-    "mutants": Reduced("--head rule-of-scopes --part 1/16", "rule-of-scopes: 2 mutants"),
+    "tensorright": Reduced("--only divmod-01", "proved"),
+    "mutants": Reduced("--head rule-of-scopes --part 1/16", "rule-of-scopes: "),
     "differential": Reduced("--columns interpreter", "0 fail"),
 }  # fmt: skip
 
