@@ -157,8 +157,8 @@ def distribute(
 
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
     concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), or is
-    a product of three and more tensors that another order computes with fewer points than the
-    whole has: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
+    a product of three and more tensors that another order computes with fewer points than any order
+    of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
     whole: apart from the others, it may be optimized further. If two were allowed, every linear map
     would be tried inside every sum.
 
@@ -175,13 +175,13 @@ def distribute(
     factors.remove(read)
     moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms]
     parts = [product([*factors, term]) for term in moved]
-    whole = math.prod(scope.extents)
+    whole, ordered = math.prod(scope.extents), in_best_order(scope)
 
     def is_less(part: Scalar) -> bool:
         if _work(part) < whole or _is_constant(part):
             return True
         own = Scope(scope.traversal, scope.reduction, part)
-        return any(in_best_order(other) < whole for other in opened(own))
+        return any(in_best_order(other) < ordered for other in opened(own))
 
     if sum(not is_less(part) for part in parts) > 1:
         return None
