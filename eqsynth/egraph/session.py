@@ -337,7 +337,7 @@ class Session:
             facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
             name = self.requests.rule_name(law, answer.row)
             self.matches[name] += 1
-            if law.startswith(MAKES_OPERATORS):
+            if law in MAKES_OPERATORS:
                 facts += self._interiors(answer.term, first)
             if self.log_matches:
                 self.log.append(Equality(left_side(answer, e), result, name))

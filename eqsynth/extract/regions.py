@@ -137,18 +137,17 @@ def with_engines(
     weights = [_own_s(plan, part, found.together) for part in parts]
     total_s = sum(weights)
     every = _tries(engines)
-    samples = _samples(graph, parted, every, weights, costs)
-    if samples and time.monotonic() < begin_until:
+    late = [tried for tried in every if tried[1] == CHOSEN and _is_slow(tried[0])]
+    if late and time.monotonic() < begin_until:
         all_ = parted.joined(0, len(parts))
-        others = [s for t in every if t not in samples for s in handed(graph, plan, all_, t)]
+        as_a_whole = {t: step for t in every for step in handed(graph, plan, all_, t)}
+        others = [step for tried, step in as_a_whole.items() if tried not in late]
         tell(others, True)
         timed += _time([step.kernel for step in others], costs, measure, end)
         best_s = min([total_s, *(_placed(step, plan, all_, costs).cost_s for step in others)])
-        as_a_whole = {t: step for t in every for step in handed(graph, plan, all_, t)}
-        hopeless = [t for t in samples if _promised_s(t[0], as_a_whole, costs) > CLEAR * best_s]
-        for tried in hopeless:
-            del samples[tried]
-            every = tuple(t for t in every if t != tried)
+        hopeless = [t for t in late if _promised_s(t[0], as_a_whole, costs) > CLEAR * best_s]
+        every = tuple(tried for tried in every if tried not in hopeless)
+        samples = _samples(graph, parted, every, weights, costs)
         tell([step for step, _ in samples.values()], False)
         for tried, (step, own_s) in samples.items():
             if time.monotonic() < begin_until:

@@ -374,6 +374,23 @@ def test_a_slow_engine_that_cannot_catch_up_gets_no_sample(
     with_engines(graph, found, [quick, slow], costs, measure, 600.0)
     assert set(asked[:3]) == set(takes)
     assert (("inductor", sample) in asked) == sampled
+    assert sampled or ("inductor", chosen) not in asked
+
+
+def test_a_short_plan_is_not_compiled_by_an_engine_that_cannot_catch_up(costs: CostModel) -> None:
+    """A plan of three steps of 1 s gets no sample; the original takes Inductor 30 s."""
+    _, graph, found = searched(ops.tanh(ops.relu(X @ W) @ V), costs)
+    quick, slow = (RegionBackend(ENGINES["inductor"]) for _ in range(2))
+    quick.name, quick.slow = "quick", False
+    asked: list[tuple[str, str]] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        asked.extend((kernel.backend, kernel.term.label) for kernel in kernels)
+        return {k: seconds(30.0 if k.backend == "inductor" else 10.0) for k in kernels}
+
+    plan = with_engines(graph, found, [quick, slow], costs, measure, 600.0).plan
+    assert plan.steps == found.plan.steps
+    assert asked == [("quick", "Region of 4 operators"), ("inductor", "Region of 4 operators")]
 
 
 def test_an_engine_that_is_late_is_asked_for_no_more_and_has_not_failed(costs: CostModel) -> None:

@@ -450,8 +450,11 @@ ASKED_AGAIN: Final = (
     "term-split", "multiply-out", "fold-terms", "part", "restrict", "reach", "expression-split",
     "tap-merge", "operand-split", "expand", "expand-cancels", "expand-points", "rows-by-place",
 )  # fmt: skip
-# Prefixes of the laws that answer with operators for a scope or a product.
-MAKES_OPERATORS: Final = ("match-", "merge-")
+# Laws that answer with operators for a scope or a product.
+MAKES_OPERATORS: Final = frozenset({
+    "match-matmul", "match-conv2d", "match-conv-transpose2d", "match-g2bmm", "match-gbmm",
+    "match-view", "match-epilogue", "merge-matmuls", "merge-conv2ds",
+})  # fmt: skip
 
 
 def claims_too_much(law: str, numerics: str) -> bool:
