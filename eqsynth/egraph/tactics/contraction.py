@@ -46,6 +46,9 @@ MAX_FACTORS = 10
 MAX_SHARING = 8
 # All orders of a product of up to so many factors are compared (3**6 splits).
 MAX_ORDERED = 6
+# Another order has to save this factor. With less, a bias beside an activation counts as a saving:
+# (x + bias) * h(x), contracted with weights, has one factor less in the term of the bias.
+FEWER = 2
 
 
 def factor(scope: Scope) -> Iterator[Path]:
@@ -157,8 +160,8 @@ def distribute(
 
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
     concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), or is
-    a product of three and more tensors that another order computes with fewer points than any order
-    of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
+    a product of three and more tensors that another order computes with at most one in ``FEWER`` of
+    the points of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
     whole: apart from the others, it may be optimized further. If two were allowed, every linear map
     would be tried inside every sum.
 
@@ -181,7 +184,7 @@ def distribute(
         if _work(part) < whole or _is_constant(part):
             return True
         own = Scope(scope.traversal, scope.reduction, part)
-        return any(in_best_order(other) < ordered for other in opened(own))
+        return any(FEWER * in_best_order(other) <= ordered for other in opened(own))
 
     if sum(not is_less(part) for part in parts) > 1:
         return None
@@ -196,9 +199,9 @@ def in_best_order(scope: Scope) -> int:
         sum_{j,r} b[i, r] * c[r, j] * x[j, d]    of 9 x 2 x 9 by 1    ->    18 + 18
 
     A factor that alone has an iterator of the reduction is summed over it first. A product of more
-    than ``MAX_ORDERED`` factors counts as one contraction of all.
+    than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors.
     """
-    used = [iterators(factor) for factor in factors_of(scope.body)]
+    used = [iterators(factor) for factor in factors_of(scope.body) if not isinstance(factor, Num)]
     if not 2 < len(used) <= MAX_ORDERED:
         return math.prod(scope.extents)
     reduced, everything = set(reduction_iterators(scope)), (1 << len(used)) - 1
