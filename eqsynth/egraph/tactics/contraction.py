@@ -161,9 +161,9 @@ def distribute(
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
     concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), or is
     a product of three and more tensors that another order computes with at most one in ``FEWER`` of
-    the points of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
-    whole: apart from the others, it may be optimized further. If two were allowed, every linear map
-    would be tried inside every sum.
+    the points of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much
+    work as the whole: apart from the others, it may be optimized further. If two were allowed,
+    every linear map would be tried inside every sum.
 
     Args:
         read: a factor of the product that is always in range.
