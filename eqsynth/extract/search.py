@@ -100,6 +100,8 @@ class Extraction:
         gap: the largest part of the plan's cost that another choice among the kernels could save,
             by times and estimates; None if no useful bound is known.
         regions: the parts of the plan that run on engines.
+        plain_s: cost of the plan of the original's operators by measured times; 0 if it wasn't
+            measured.
     """
 
     plan: Plan
@@ -111,6 +113,7 @@ class Extraction:
     together: float = 1.0
     gap: float | None = None
     regions: tuple[OnEngine, ...] = ()
+    plain_s: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -231,6 +234,7 @@ class _Search:
         share: part of its full work that the solver does when it is asked next.
         joint: the solver's last plan, as long as unmeasured kernels in place of its kernels promise
             a gain.
+        plain_s: cost of the plan of the original's operators, if it was measured.
     """
 
     selection: Selection
@@ -243,6 +247,7 @@ class _Search:
     costs_s: list[float] = field(default_factory=list)
     share: float = QUICK
     joint: Plan | None = None
+    plain_s: float = 0.0
     rounds: int = 0
     timed: int = 0
 
@@ -272,6 +277,8 @@ class _Search:
                     break
                 if not self.measure(measure, at):
                     break
+            if self.incumbent is not None:
+                self.plain_s = _cost(self.incumbent, self.costs.timed_only)
 
     def round(self) -> bool:
         """Run one round of selection; return whether it was the last one."""
@@ -423,7 +430,9 @@ class _Search:
         assert self.incumbent is not None
         estimated = len(_unknown(self.incumbent, self.costs))
         plan = priced(self.incumbent, self.costs)
-        return Extraction(plan, self.rounds, self.timed, estimated, considered)
+        return Extraction(
+            plan, self.rounds, self.timed, estimated, considered, plain_s=self.plain_s
+        )
 
     def gap(self, until: float) -> float | None:
         """The part of its cost that the plan may be above the best plan, if that can be computed in
