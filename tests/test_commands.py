@@ -282,7 +282,7 @@ REDUCED = {
     "joint": Reduced("--reduced --limit 2 --model bert64", "in sequence"),
     "planted": Reduced('"maximum of NaN"', "caught"),
     "tensorright": Reduced("--only divmod-01", "proved"),
-    "mutants": Reduced("--head rule-of-scopes --part 1/16", "rule-of-scopes: "),
+    "mutants": Reduced("--head rule-of-scopes --part 1/16", "rule-of-scopes: 5 mutants"),
     "differential": Reduced("--columns interpreter", "0 fail"),
 }  # fmt: skip
 

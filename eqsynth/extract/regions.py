@@ -284,7 +284,8 @@ def _promised_s(
     """About the least seconds that an engine may take for the whole chosen program: its seconds for
     the original, divided by what the chosen terms gain at most elsewhere: with the plan's own
     kernels, on another engine that has run both forms, or in floating-point operations. It is 0 if
-    the gain with own kernels isn't known, or if the engine hasn't run the original.
+    the gain with own kernels isn't known, if the engine hasn't run the original, or if it doesn't
+    take the chosen terms.
 
     LSTM of 10 steps: Inductor takes 8.4 ms for the original, and the chosen terms are 4.3 times as
     fast as the original's with own kernels, so 2 ms are promised, while OpenVINO takes 0.44 ms.
@@ -299,7 +300,7 @@ def _promised_s(
     both = [(took.get((e, ORIGINAL), math.inf), took.get((e, CHOSEN), math.inf)) for e in others]
     gains = [before_s / after_s for before_s, after_s in both if max(before_s, after_s) < math.inf]
     original_s = took.get((engine, ORIGINAL), math.inf)
-    if not own or original_s == math.inf:
+    if not own or original_s == math.inf or (engine, CHOSEN) not in whole:
         return 0.0
     before, after = (flops(whole[engine, side].member) for side in (ORIGINAL, CHOSEN))
     return original_s / max(1.0, own, before / max(after, 1), *gains)

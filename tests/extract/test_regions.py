@@ -393,6 +393,21 @@ def test_what_own_kernels_gain_an_engine_may_gain(costs: CostModel, gain: float)
     assert "Region of 2 operators" in asked
 
 
+def test_an_engine_may_refuse_what_was_chosen(costs: CostModel) -> None:
+    """It takes the original's 32 operators, and no region of fewer."""
+
+    class Narrow(RegionBackend):
+        def kernels(self, term: Tensor, constants: Sequence[bool]) -> Iterator[Kernel]:
+            if "32" in term.label:
+                yield from super().kernels(term, constants)
+
+    graph, found = sixteen_layers()
+    found = replace(found, plain_s=found.plan.cost_s)
+    times = fast_if(lambda label: "32" in label)
+    better = with_engines(graph, found, [Narrow(ENGINES["inductor"])], costs, times, 600.0)
+    assert [step.kernel.term.label for step in better.plan.steps] == ["Region of 32 operators"]
+
+
 def test_a_short_plan_is_not_compiled_by_an_engine_that_cannot_catch_up(costs: CostModel) -> None:
     """A plan of three steps of 1 s gets no sample; the original takes Inductor 30 s."""
     _, graph, found = searched(ops.tanh(ops.relu(X @ W) @ V), costs)

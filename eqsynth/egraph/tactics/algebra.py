@@ -97,11 +97,14 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def _inlined(view: View, scope: Scope) -> Iterator[Scope]:
-    """A product with one or all of its reads of products inlined, read by read."""
-    found = inlinable(view, scope)
-    while found is not None:
-        yield found.scope
-        found = inlinable(view, found.scope)
+    """A product with its reads of products inlined, one more each time. The number is bounded,
+    since views may lead back to what they view."""
+    for _ in range(contraction.MAX_ORDERED):
+        found = inlinable(view, scope)
+        if found is None:
+            return
+        scope = found.scope
+        yield scope
 
 
 def expression_split(view: View, row: Sequence[Any]) -> Iterable[Path]:
