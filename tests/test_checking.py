@@ -106,6 +106,7 @@ def _padded_layer(padding: Tensor) -> tuple[nn.Module, Tensor]:
     return layer, torch.randn(*padding.shape, 8)
 
 
+@pytest.mark.rotating
 def test_what_torch_captures_otherwise_is_no_rules_fault() -> None:
     """Where a query may attend to nothing, torch's fast path gives NaN, and the operators that
     ``torch.export`` sees don't."""
