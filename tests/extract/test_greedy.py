@@ -17,6 +17,7 @@ from eqsynth.extract.select import Selection
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor
 from eqsynth.testing.choices import Choices, RandomChoices, chance, several
 from tests.extract.egraphs import Given, check_plan, egraph, kernel, leaf, ref, selection
+from tests.turns import PARTS, by_turns
 
 COPIES_S = (1.0, 3000.0, 40000.0)
 LAYOUTS: tuple[Layout, ...] = ((0, 1), (1, 0))
@@ -133,13 +134,16 @@ def random_chain(choices: Choices) -> Drawn:
     return chained(stack, several(choices, spots, 0, 2), given)
 
 
-def test_choices_by_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@by_turns
+def test_choices_by_parts_are_those_of_the_whole(
+    turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second and third selections may reuse runs of the one before. All costs are whole
     numbers, so sums aren't rounded. With rounding, two choices of equal cost may differ in the last
     digit, and then either may be taken."""
     monkeypatch.setattr(states, "VIEW_S", 1.0)
     cut = equal = 0
-    for seed in range(400):
+    for seed in range(turn, 800, PARTS):
         choices = RandomChoices(seed)
         drawn, copy_s = random_chain(choices), choices.pick(COPIES_S)
         by_parts, whole = Selection(*drawn), wholly(monkeypatch, drawn)
@@ -154,7 +158,7 @@ def test_choices_by_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch
                 own = step.result[0]
                 assert step.member in drawn[0].classes[own] or step.member == own
             assert plan.cost_s == whole.one_by_one(costs).cost_s, f"seed {seed}"
-    assert cut > 300 and equal > 100
+    assert cut > 60 and equal > 15
 
 
 @pytest.fixture
