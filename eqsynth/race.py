@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 
-from eqsynth.extract.timing import Clock, Timing, time_interleaved, wall_s
+from eqsynth.extract.timing import Clock, Timing, one_leads, time_interleaved, wall_s
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,8 @@ class Race:
 # Seconds of a race at most, on a quiet machine and with short calls.
 _LONGEST_S = 1.3
 _PAUSE_S = 0.02
-# A race ends early if, after this many turns each, the slowest turn of one program took less than
-# this part of the fastest turn of the other.
-_CLEAR_TURNS = 4
+# A race ends early if the slowest turn of one program took less than this part of the fastest turn
+# of the other.
 _CLEAR_RATIO = 0.8
 
 
@@ -84,7 +82,4 @@ def is_clear(turns: Mapping[str, Sequence[Sequence[float]]]) -> bool:
     >>> is_clear({"before": [[2.0], [2.0], [1.2], [2.0]], "after": [[1.0]] * 4})
     False
     """
-    before, after = ([median(turn) for turn in turns[name]] for name in ("before", "after"))
-    if len(before) < _CLEAR_TURNS:
-        return False
-    return max(after) < _CLEAR_RATIO * min(before) or max(before) < _CLEAR_RATIO * min(after)
+    return one_leads(turns, _CLEAR_RATIO)

@@ -24,7 +24,14 @@ from eqsynth.errors import EqsynthError
 from eqsynth.extract.kernel import Backend, Kernel, Layout, Runner, contiguous, strides
 from eqsynth.extract.measure import describe_cpu, measure_cpu_target
 from eqsynth.extract.target import CPU, Target
-from eqsynth.extract.timing import Clock, Timing, time_interleaved, time_one, wall_s
+from eqsynth.extract.timing import (
+    Clock,
+    Timing,
+    one_leads,
+    time_interleaved,
+    time_one,
+    wall_s,
+)
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Region, Tensor, args_of
 from eqsynth.lower.engines.engine import RegionBackend
@@ -43,7 +50,8 @@ _TOGETHER = 16
 # For timing whole programs in turns: the number of rounds, the most calls and seconds of one turn,
 # and the pause before each turn.
 _ROUNDS, _BLOCK, _TURN_S, _PAUSE_S = 7, 100, 0.03, 0.01
-# Programs within this factor of the fastest get further rounds, with longer turns and pauses.
+# Programs within this factor of the fastest get further rounds, with longer turns and pauses, until
+# one of them has been the fastest in every turn.
 _NEAR, _LONG_TURN_S, _LONG_PAUSE_S = 1.25, 0.1, 0.05
 
 
@@ -325,7 +333,7 @@ def time_in_turns(
         if len(near) > 1:
             times |= time_interleaved(
                 near, repeats=_ROUNDS, block=_BLOCK, pause_s=_LONG_PAUSE_S, turn_s=_LONG_TURN_S,
-                limit_s=end - time.monotonic(), clock=place.clock,
+                limit_s=end - time.monotonic(), clock=place.clock, enough=one_leads,
             )  # fmt: skip
     return [times.get(str(n)) for n in range(len(kernels))]
 

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pytest
 
-from eqsynth.extract.timing import APART, Timing, time_interleaved, time_one
+from eqsynth.extract.timing import APART, Timing, one_leads, time_interleaved, time_one
 
 
 def test_turns_are_taken_in_blocks_and_the_first_place_rotates() -> None:
@@ -121,6 +121,24 @@ def test_no_round_is_begun_after_enough(rounds: int) -> None:
     )  # fmt: skip
     assert found["a"].samples == found["b"].samples == 5 * rounds
     assert len(calls) == 2 * 6 * rounds  # one a turn isn't counted
+
+
+@pytest.mark.parametrize(
+    ("turns", "leads"),
+    [
+        ({"a": [1.0] * 4, "b": [1.01] * 4}, True),
+        ({"a": [1.0] * 4, "b": [1.01] * 4, "c": [1.0] * 4}, False),
+        ({"a": [1.0] * 4, "b": [1.01] * 4, "c": [5.0, 9.0, 5.0, 5.0]}, True),
+        ({"a": [1.0, 1.0, 1.02, 1.0], "b": [1.01] * 4}, False),
+        ({"a": [1.0] * 3, "b": [2.0] * 3}, False),
+        ({"a": [1.0] * 4, "b": [2.0] * 3}, False),
+    ],
+)
+def test_one_leads_when_it_was_the_fastest_in_every_turn(
+    turns: dict[str, list[float]], leads: bool
+) -> None:
+    # The median of a turn counts, so one stall within it says nothing.
+    assert one_leads({name: [[s, s, 99.0] for s in own] for name, own in turns.items()}) == leads
 
 
 def test_quartiles() -> None:
