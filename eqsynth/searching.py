@@ -8,6 +8,7 @@ and racing the plan (``running.py``).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,7 +22,7 @@ from eqsynth.errors import EqsynthError
 from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.in_place import InPlace
-from eqsynth.extract.kernel import Backend
+from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.memory import Bound
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
@@ -75,6 +76,7 @@ class Search:
         run: builds a plan's program and times it, and its kernels as steps of it.
         needs: returns the bytes that a plan's program needs.
         segments: the segments of the program, once they are saturated.
+        first: the whole original, as one kernel on each engine that compiled it during saturation.
         graphs: the e-graphs of the segments, by the segments' keys.
     """
 
@@ -89,6 +91,7 @@ class Search:
     run: Callable[[EGraph, Plan, float], InPlace | None]
     needs: Callable[[EGraph, Plan], float]
     segments: list[Segment] = field(default_factory=list)
+    first: Sequence[Kernel] = ()
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 
     def follow(self, route: Route) -> Searched | None:
@@ -125,7 +128,8 @@ class Search:
             if timing:
                 plain, first = first_asked(self.captured.program, segments, engines, begin_s)
                 self._tell(plain, first, True)
-                measurer.prepare([step.kernel for step in first], begin_s)
+                self.first = [step.kernel for step in first]
+                measurer.prepare(self.first, begin_s)
 
         return self._saturated(self.rules, prepare)
 
@@ -202,6 +206,7 @@ class Search:
                     limit_bytes=settings.value_bytes,
                     run=partial(self.run, graph) if timing else None,
                     bound=self._bound(graph),
+                    rival_s=self._rival_s(costs, time.monotonic() + left_s),
                 )  # fmt: skip
                 # The seconds for compiling the chosen regions and kernels once more, in this
                 # process.
@@ -217,6 +222,14 @@ class Search:
             route = Route.of(own, found, costs, graph)
         self._told(own, found, recalled is not None)
         return Searched(graph, own, found, route, settle)
+
+    def _rival_s(self, costs: CostModel, until: float) -> float:
+        """Time the original on the engines that compiled it during saturation; return the least
+        time, or infinity."""
+        costs.load(self.first)
+        unknown = [kernel for kernel in self.first if not costs.measured(kernel)]
+        costs.record(self.measurer(unknown, until) if unknown else {})
+        return min(map(costs.timed_only, self.first), default=math.inf)
 
     def _told(self, own: Extraction, found: Extraction, remembered: bool) -> None:
         """Record the figures of the extraction in the report, and log the plan."""

@@ -8,12 +8,14 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eqsynth.extract.candidates import Candidate, candidates
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.plan import Plan
 from eqsynth.extract.prices import Prices, Way, Worth
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import reserved_s
@@ -172,6 +174,28 @@ def test_kernels_in_the_places_of_a_plan_are_timed_before_the_solver_is_asked_ag
     costs.record(dict.fromkeys(others, None))
     search.joint, search.incumbent = plan, replace(plan, steps=plan.steps[:1])
     assert not search._places_are_open(None) and search.joint is None
+
+
+@pytest.mark.parametrize(("rival_s", "asks"), [(math.inf, True), (1.4, True), (1.3, False)])
+def test_the_solver_is_not_asked_where_an_engine_is_far_ahead(
+    rival_s: float, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan takes 2 s, so an engine that takes less than 1.33 s is far ahead. The plan's kernels
+    are timed all the same."""
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    best, asked = Selection.best, list[bool]()
+
+    def watched(*args: Any, **named: Any) -> Plan:
+        asked.append(True)
+        return best(*args, **named)
+
+    monkeypatch.setattr(Selection, "best", watched)
+    found = extract(
+        two_ways(), (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, _seconds(1.0)), 60.0,
+        rival_s=rival_s,
+    )  # fmt: skip
+    assert found.plan.cost_s == 2.0 and found.complete and found.ended
+    assert bool(asked) == asks
 
 
 def _seconds(value: float) -> Timing:
