@@ -24,7 +24,7 @@ from eqsynth.ir.index import It
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.notation import instantiate
-from eqsynth.ir.scalar import Num, Read, Scalar, reads, rewrite_leaves, tree_size
+from eqsynth.ir.scalar import Num, Read, Scalar, mixed_reads, reads, rewrite_leaves, tree_size
 from eqsynth.ir.scopes import read_all, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
@@ -138,10 +138,12 @@ def _copy(tensor: Tensor) -> Scope:
 
 def with_numbers(scope: Scope) -> Scope:
     """Replace reads by numbers: a read that is always outside of its tensor by its fill, and a read
-    of ``full(v)`` by ``v``."""
+    of ``full(v)`` by ``v``. Each has only operands of its own dtype beside it: a number takes the
+    dtype of its neighbours, so that ``uint8 + float`` would become a sum modulo 256."""
+    mixed = mixed_reads(scope.body, scope.dtype)
 
     def leaf(part: Scalar) -> Scalar:
-        if not isinstance(part, Read) or not is_float(scope.dtype):
+        if not isinstance(part, Read) or part in mixed or part.tensor.dtype != scope.dtype:
             return part
         tensor = part.tensor
         ranges = zip((index.range() for index in part.index), tensor.shape, strict=True)
@@ -152,7 +154,7 @@ def with_numbers(scope: Scope) -> Scope:
                 return Num(value)
         return part
 
-    body = rewrite_leaves(scope.body, leaf)
+    body = rewrite_leaves(scope.body, leaf) if is_float(scope.dtype) else scope.body
     if body == scope.body:
         return scope
     result = same_scope(scope, body, reduction_iterators(scope))

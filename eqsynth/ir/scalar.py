@@ -252,6 +252,13 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
     return ()
 
 
+def operands(scalar: Scalar) -> tuple[Scalar, ...]:
+    """Return the children whose dtypes are promoted to one dtype: of ``where`` both cases, not the
+    condition; of other scalars all children."""
+    chooses = isinstance(scalar, Call) and scalar.fn == "where"
+    return children(scalar)[1:] if chooses else children(scalar)
+
+
 def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
     """Return the same operation on other children; sums and products are flattened."""
     match scalar:
@@ -394,6 +401,19 @@ def reads(scalar: Scalar) -> Iterator[Read]:
     return (leaf for leaf in leaves(scalar) if isinstance(leaf, Read))
 
 
+def mixed_reads(scalar: Scalar, dtype: str) -> set[Read]:
+    """Return the reads inside of a sum, product, function or cast with an operand of another dtype.
+
+    A number takes the dtype of its neighbours, so it can't stand for such a read: ``u + x`` of a
+    uint8 and a float is a float, ``u + 1`` a number modulo 256."""
+    return {
+        read
+        for part in composites(scalar)
+        if any(dtype_of(operand) not in (None, dtype) for operand in operands(part))
+        for read in reads(part)
+    }
+
+
 def iterators(scalar: Scalar) -> set[It]:
     """Return the iterators that the expression uses."""
     return set(scalar._iterators)
@@ -440,7 +460,7 @@ def _inferred(scalar: Scalar) -> str | None:
                 )
             if function.result == "bool":
                 return "bool"
-            joined = joined_dtype(args[1:] if fn == "where" else args)
+            joined = joined_dtype(operands(scalar))
             if function.result == "float" and joined is not None and not is_float(joined):
                 return "float32"
             return joined

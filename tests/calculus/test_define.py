@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from eqsynth.calculus.define import Comprehension, Define, define, sides
+from eqsynth.calculus.define import Comprehension, Define, define, sides, with_numbers
 from eqsynth.calculus.deriving import Match, Step, derive, hypotheses, match
 from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.select import rows
 from eqsynth.egraph.defined import comprehension
 from eqsynth.errors import EqsynthError, LawError
 from eqsynth.ir.index import It
-from eqsynth.ir.scalar import Prod, Read, reads
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, reads
 from eqsynth.ir.scopes import bare
 from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.rules import load_rules
 from tests.calculus.proposals import assert_one_value
-from tests.terms import it, leaf, op
+from tests.terms import INF, it, leaf, op
 
 MEANINGS = load_rules().meanings
 A, B = leaf("a", 2, 3), leaf("b", 3, 4)
@@ -153,6 +153,44 @@ def test_what_is_read_outside_is_its_number() -> None:
             assert match(scope, Match(fused)) == fused
         else:
             refused("match", match, scope, Match(fused))
+
+
+PLACE = it(0, 4)
+X, BYTE, FLAG, LONG = (
+    Read(leaf(dtype, 4, dtype=dtype), (PLACE,)) for dtype in ("float32", "uint8", "bool", "int64")
+)
+
+
+def outside(like: Read, fill: float = 2.0) -> Read:
+    """A read that is out of range at all places."""
+    return Read(like.tensor, (PLACE + 9,), fill)
+
+
+ABOVE = Call("gt", (Sum((BYTE, outside(X))), Num(100)))
+
+
+@pytest.mark.parametrize(
+    ("body", "same"),
+    [
+        (Sum((X, outside(X))), False),
+        (Call("where", (FLAG, Prod((X, outside(X))), X)), False),
+        # 255 + 2 is 1 as a uint8; True or True is True, and True + 1 is 2; the least int64 is no
+        # infinity, which is True as a condition.
+        (Call("where", (ABOVE, X, Num(0))), True),
+        (Cast("float32", Cast("int64", Sum((BYTE, outside(X))))), True),
+        (Cast("float32", Sum((FLAG, outside(FLAG, 1.0)))), True),
+        (Cast("float32", outside(LONG, -INF)), True),
+        (Call("where", (outside(FLAG, -INF), X, Num(0))), True),
+        (Sum((FLAG, Prod((BYTE, outside(X))))), True),
+    ],
+)
+def test_a_number_takes_the_dtype_of_its_neighbours(body: Scalar, same: bool) -> None:
+    """A read of ``x[i + 9]`` of 4 elements is its fill as a number only where all operands beside
+    it have its dtype."""
+    scope = Scope((4,), (), body)
+    answer = with_numbers(scope)
+    assert (answer == scope) == same
+    assert_one_value(scope, answer)
 
 
 def test_a_tensor_that_is_made_of_itself_has_no_end() -> None:
