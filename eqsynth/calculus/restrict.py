@@ -39,6 +39,7 @@ from eqsynth.ir.scalar import (
     Value,
     children,
     composites,
+    dtype_of,
     factors_of,
     iterators,
     leaves,
@@ -130,8 +131,7 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     read, softmax, scores = given.weights, given.softmax, given.scores
     factors = list(factors_of(scope.body))
     finite = all(math.isfinite(f.fill) for f in factors if isinstance(f, Read))
-    _require(bool(scope.reduction) and is_product(scope) and finite,
-             condition="product", what="no sum of products of finite factors")  # fmt: skip
+    _require(is_product(scope) and finite, condition="product", what="no product of finite factors")
     fits = factors.count(read) == 1 and softmax.name == "Softmax"
     fits = fits and softmax.type == read.tensor.type and softmax.args[0].type == scores.type
     _require(fits, condition="softmax", what="no softmax of these scores is a factor")
@@ -189,21 +189,19 @@ def _hides(scores: Scope, mask: Mask, place: It) -> None:
     """Check that the scores are -inf where the mask has the value ``hides``, or is out of range."""
     _is_known(scores, mask)
     read = mask.read
-    at = [n for n, index in enumerate(read.index) if place in index.iterators()]
-    fits = len(at) == 1 and read.index[at[0]].bare() == place
-    fits = fits and read.tensor.shape[at[0]] == place.extent
+    axes = zip(read.index, read.tensor.shape, strict=True)
+    fits = any(index.bare() == place and extent == place.extent for index, extent in axes)
     _require(fits, condition="mask", what="the mask isn't read at the place of the weights")
     known = known_where(scores.body, read, mask.hides)
-    finite = all(math.isfinite(other.fill) for other in reads(scores.body) if other != read)
-    _require(known == -math.inf and finite, condition="hides", what="the scores aren't -inf there")
+    _require(known == -math.inf, condition="hides", what="the scores aren't -inf there")
 
 
 def _is_known(scope: Scope, mask: Mask) -> None:
     """Check that the mask is a read of the scope's body whose values can be computed."""
     read, holds = mask.read, mask.holds
     fits = read in leaves(scope.body) and holds.type == read.tensor.type and read.in_range()
-    fits = fits and not any(True for _ in reads(holds.body)) and 0 not in holds.extents
-    fits = fits and (is_float(holds.dtype) or (holds.dtype == "bool" and mask.hides in (0, 1)))
+    fits = fits and not any(True for _ in reads(holds.body))
+    fits = fits and (is_float(holds.dtype) or mask.hides in (0, 1))
     sizes = math.prod(holds.extents), math.prod(it.extent for it in iterators(read))
     _require(fits and max(sizes) <= LARGEST, condition="mask",
              what="what the mask is isn't known place by place")  # fmt: skip
@@ -219,7 +217,7 @@ def known_where(body: Scalar, read: Read, value: float) -> float | None:
     >>> known_where(Call("where", (m, Num(float("-inf")), x)), m, 1.0)
     -inf
     """
-    found = _known(body, read, value)
+    found = _known(body, read, value) if _is_exact(body) else None
     held = found is not None and (math.isinf(found) or (found.is_integer() and abs(found) <= 100))
     return found if held else None
 
@@ -235,17 +233,27 @@ def _known(body: Scalar, read: Read, value: float) -> float | None:
             return None if which is None else known_where(yes if which else no, read, value)
         case Cast(arg=arg, dtype=dtype):
             return known_where(arg, read, value) if is_float(dtype) else None
-    known = {part: known_where(part, read, value) for part in children(body)}
-    numbers = [number for number in known.values() if number is not None]
+    known = [known_where(part, read, value) for part in children(body)]
+    numbers = [number for number in known if number is not None]
     if isinstance(body, Sum) and -math.inf in numbers:
-        rest = [part for part, number in known.items() if number is None]
+        rest = [part for part, number in zip(body.terms, known, strict=True) if number is None]
         return sum(numbers) if all(stays_finite(part, read, value) for part in rest) else None
     if len(numbers) < len(known) or not known:
         return None
-    numbers = [float(known[part] or 0) for part in children(body)]
     if isinstance(body, Call):
-        return float(FUNCTIONS[body.fn].value(*numbers))
+        # The sign of a zero isn't known: 1 / 0 is inf or -inf.
+        signs = numbers, [-number if number == 0 else number for number in numbers]
+        with np.errstate(all="ignore"):
+            found = {float(FUNCTIONS[body.fn].value(*parts)) for parts in signs}
+        return found.pop() if len(found) == 1 else None
     return math.prod(numbers) if isinstance(body, Prod) else sum(numbers)
+
+
+def _is_exact(body: Scalar) -> bool:
+    """Whether the body's operands keep their values: not beside integers or bools, whose dtype
+    numbers take. ``min(b, -1)`` of a bool b is b, since -1 is stored as True."""
+    compares = isinstance(body, Call) and FUNCTIONS[body.fn].result == "bool"
+    return not children(body) or compares or is_float(dtype_of(body) or "float32")
 
 
 def stays_finite(body: Scalar, read: Read, value: float) -> bool:
@@ -262,7 +270,7 @@ def stays_finite(body: Scalar, read: Read, value: float) -> bool:
             ways = (yes, no) if which is None else (yes if which else no,)
             return all(stays_finite(way, read, value) for way in ways)
         case Call(fn="div", args=(over, Num(value=under))):
-            return under != 0 and stays_finite(over, read, value)
+            return abs(under) > 0 and stays_finite(over, read, value)
     kept = isinstance(body, Sum | Prod) or (isinstance(body, Call) and body.fn in _BOUNDED)
     return kept and all(stays_finite(part, read, value) for part in children(body))
 
@@ -302,15 +310,19 @@ def reach(scope: Scope, given: Reach) -> Scope:
     """``L_x f(where({max_j s[x, j]}[x] = -inf, a, b)) = L_x f(b)``.
 
     Raises:
-        LawError: ``guard``: the body doesn't test that maximum for -inf; ``mask``: the mask reads a
-            tensor itself, or isn't read in range; ``finite``: the scores that the mask shows aren't
-            known to be finite; ``rows``: the mask hides every place of some row.
+        LawError: ``guard``: the body doesn't test that maximum for -inf; ``dtype``: b is a number,
+            or of another dtype than the guarded value; ``mask``: the mask reads a tensor itself, or
+            isn't read in range; ``finite``: the scores that the mask shows aren't known to be
+            finite; ``rows``: the mask hides every place of some row.
     """
     guard, peak, read = given.guard, given.peak, given.mask.read
     asked = guarded(guard)
-    fits = asked is not None and guard in composites(scope.body) and asked.in_range()
-    fits = fits and asked is not None and asked.tensor.type == peak.type and peak.reducer == "max"
+    fits = asked is not None and asked.in_range() and asked.tensor.type == peak.type
+    fits = fits and guard in composites(scope.body) and peak.reducer == "max"
     _require(fits and 0 not in peak.extents, condition="guard", what="no question of a maximum")
+    # A number, or a case of another dtype, would change how the operands beside it are computed.
+    kept = dtype_of(guard.args[2])
+    _require(kept is not None and kept == dtype_of(guard), condition="dtype", what="other dtypes")
     _is_known(peak, given.mask)
     its = sorted(iterators(read), key=lambda it: it.slot)
     _, shown = visible(given.mask, its)
@@ -324,9 +336,7 @@ def reach(scope: Scope, given: Reach) -> Scope:
     body = rewrite_leaves(
         scope.body, lambda leaf: leaf, lambda part: guard.args[2] if part == guard else part
     )
-    result = same_scope(scope, body, reduction_iterators(scope))
-    _require(result.type == scope.type, condition="guard", what="the result is of another type")
-    return result
+    return same_scope(scope, body, reduction_iterators(scope))
 
 
 def guarded(guard: Scalar) -> Read | None:

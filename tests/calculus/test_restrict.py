@@ -21,7 +21,8 @@ from eqsynth.calculus.restrict import (
 )
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, composites, reads
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, composites, reads
+from eqsynth.ir.scopes import renumber
 from eqsynth.ir.tensor import Op, Scope
 from eqsynth.testing.mask_samples import guarded_rows, masked_weights
 from eqsynth.testing.world import World
@@ -123,6 +124,38 @@ HALF = Scope((6, 3), (), Call("le", (Value(it(1, 3)), Num(1))))
 HALVES = weighted(scores(Call("where", (Read(HALF, (ROW, KEY // 2)), X, Num(-INF)))))
 
 
+def under(mask: Scope, *at: Index) -> tuple[Scope, Restrict]:
+    """Attention under a mask that is read at other places, and the arguments for a band of it."""
+    read = Read(mask, at)
+    scope = weighted(scores(Call("where", (read, X, Num(-INF)))))
+    return scope, given(scope, mask=Mask(read, mask, 0.0))
+
+
+# Masks that are read at every second place, from a mask wider than the scores, at a place before.
+WIDE = Scope((6, 8), (), Call("le", (Call("abs", (Value(it(1, 8) - ROW),)), Num(1))))
+COLUMN = Scope((6,), (), Call("le", (Value(ROW), Num(1))))
+NOTHING = Scope((6, 6), (), Call("lt", (Value(KEY), Num(0))))
+TALL = Scope((7, 6), (), Call("le", (Call("abs", (Value(KEY - it(0, 7)),)), Num(1))))
+TALLER = Scope((7, 6), (), Call("where", (Read(TALL, (it(0, 7), KEY)), Num(1), Num(-INF))))
+SHIFTED = Scope((6,), (6,), Prod((Read(Op("Softmax", (MASKED,), (1,)), (ROW - 1, KEY), 1.0),
+                                  VALUES)))  # fmt: skip
+PARTLY = Scope((6,), (4,), Prod((Read(Op("Softmax", (MASKED,), (1,)), (ROW, it(1, 4))),
+                                 Read(leaf("v", 4), (it(1, 4),)))))  # fmt: skip
+SUMMED = weighted(Scope((6, 6), (2,), Sum((Read(leaf("x", 6, 6, 2), (ROW, KEY, it(2, 2))),
+                                           Call("where", (SEEN, Num(0), Num(-INF)))))))  # fmt: skip
+ALWAYS = weighted(scores(Num(-INF)))
+FEW, MANY = it(1, 6), it(0, 1 << 22)
+HUGE = Scope((1 << 22, 6), (), Call("where", (
+    Read(COLUMN, (FEW,)), Read(leaf("x", 1 << 22, 6), (MANY, FEW)), Num(-INF))))  # fmt: skip
+LONG = Scope((1 << 22,), (6,), Prod((Read(Op("Softmax", (HUGE,), (1,)), (MANY, FEW)), VALUES)))
+# The scores that a mask hides aren't -inf: numbers take the dtype of bools beside them, and
+# 1 / -0 is -inf.
+WRAPPED = Sum((X, Call("log", (Sum((Call("min", (SEEN, Num(-1))), Num(1))),))))
+FLOATS = Scope((6, 6), (), Cast("float32", NEAR))
+FLOAT = Read(FLOATS, (ROW, KEY))
+SIGNED = Sum((X, Prod((Num(-1), Call("reciprocal", (Prod((Num(-1), FLOAT)),))))))
+
+
 @pytest.mark.parametrize(
     ("condition", "scope", "arguments"),
     [
@@ -138,6 +171,27 @@ HALVES = weighted(scores(Call("where", (Read(HALF, (ROW, KEY // 2)), X, Num(-INF
         ("mask", PLAIN, given(PLAIN, mask=Mask(SEEN, READS, 0.0))),
         ("mask", HALVES, given(HALVES, mask=Mask(Read(HALF, (ROW, KEY // 2)), HALF, 0.0))),
         ("mask", PLAIN, given(PLAIN, mask=Mask(SEEN, BAND, -INF))),
+        ("softmax", PLAIN, given(PLAIN, softmax=Op("Softmax", (TALLER,), (1,)), scores=TALLER,
+                                 mask=Mask(Read(TALL, (it(0, 7), KEY)), TALL, 0.0),
+                                 start=it(0, 7) - 1)),
+        ("softmax", SHIFTED, given(SHIFTED)),
+        ("softmax", PARTLY, given(PARTLY)),
+        ("softmax", SUMMED, given(SUMMED)),
+        ("mask", ALWAYS, given(ALWAYS)),
+        ("mask", *under(BAND, ROW - 1, KEY)),
+        ("mask", *under(BAND, ROW, KEY // 2)),
+        ("mask", *under(BAND, ROW, ROW)),
+        ("mask", *under(WIDE, ROW, KEY)),
+        ("mask", PLAIN, given(PLAIN, mask=Mask(SEEN, TALL, 0.0))),
+        ("mask", LONG, given(LONG, mask=Mask(Read(COLUMN, (FEW,)), Scope((6,), (1 << 25,), Num(1)),
+                                             0.0))),
+        ("places", LONG, given(LONG, mask=Mask(Read(COLUMN, (FEW,)), COLUMN, 0.0), start=-MANY,
+                               count=1 << 23)),
+        ("places", PLAIN, given(PLAIN, start=-it(2, 6), count=20)),
+        ("places", under(NOTHING, ROW, KEY)[0], replace(under(NOTHING, ROW, KEY)[1], count=0)),
+        ("hides", weighted(scores(WRAPPED)), given(weighted(scores(WRAPPED)))),
+        ("hides", weighted(scores(SIGNED)),
+         given(weighted(scores(SIGNED)), mask=Mask(FLOAT, FLOATS, 0.0))),
         ("hides", PLAIN, given(PLAIN, mask=Mask(SEEN, BAND, 1.0))),
         ("hides", FINITE, given(FINITE)),
         ("hides", FAR, given(FAR)),
@@ -153,6 +207,30 @@ def test_a_condition_that_fails_is_named(condition: str, scope: Scope, arguments
     with pytest.raises(LawError) as refused:
         restrict(scope, arguments)
     assert (refused.value.law, refused.value.condition) == ("restrict", condition)
+
+
+WHOLE = Scope((6, 6), (), Cast("int64", NEAR))
+ADDED = Scope((6, 6), (), Call("where", (NEAR, Num(0), Num(-INF))))
+
+
+@pytest.mark.parametrize(
+    ("body", "mask", "hides"),
+    [
+        # A mask of floats or integers; a logarithm of it; numbers that are added to the scores; a
+        # read that is infinite outside.
+        (Call("where", (FLOAT, X, Num(-INF))), FLOATS, 0.0),
+        (Sum((X, Call("log", (FLOAT,)))), FLOATS, 0.0),
+        (Call("where", (Read(WHOLE, (ROW, KEY)), X, Num(-INF))), WHOLE, 0.0),
+        (Sum((X, Read(ADDED, (ROW, KEY)))), ADDED, -INF),
+        (Call("where", (SEEN, Read(leaf("x", 6, 6), (ROW, KEY - 1), INF), Num(-INF))), BAND, 0.0),
+        (Call("where", (SEEN, X, Num(-INF))), BAND, 0.0),
+    ],
+)  # fmt: skip
+def test_scores_that_a_mask_hides(body: Scalar, mask: Scope, hides: float) -> None:
+    scope = weighted(scores(body))
+    answer = restrict(scope, given(scope, mask=Mask(Read(mask, (ROW, KEY)), mask, hides)))
+    assert answer.reduction == (3,)
+    assert_one_value(scope, answer)
 
 
 # ---- guards --------------------------------------------------------------------------------------
@@ -194,12 +272,52 @@ def test_a_guard_that_is_needed_stays(condition: str, body: Scalar) -> None:
     assert (refused.value.law, refused.value.condition) == ("restrict", condition)
 
 
-def test_a_guard_of_another_maximum_stays() -> None:
-    scope, arguments = guarding(MASKED.body)
-    smallest = Scope((6,), (6,), MASKED.body, "min")
+PEAK = Scope((6,), (6,), MASKED.body, "max")
+ASKED, ZERO = Read(PEAK, (ROW,)), Num(0)
+REST = Read(leaf("y", 6), (ROW,))
+FIRST = Read(COLUMN, (ROW,))
+NONE = Scope((6,), (0,), Call("where", (FIRST, REST, Num(-INF))), "max")
+BYTE, FLAG = (Read(leaf(dtype, 6, dtype=dtype), (ROW,)) for dtype in ("uint8", "bool"))
+
+
+def asks(read: Scalar, number: float = -INF, *, no: Scalar = ZERO, yes: Scalar = REST) -> Call:
+    return Call("where", (Call("eq", (Num(number), read)), no, yes))
+
+
+@pytest.mark.parametrize(
+    ("condition", "guard", "changed"),
+    [
+        ("guard", asks(ASKED), {"peak": Scope((6,), (6,), MASKED.body, "min")}),
+        ("guard", asks(ASKED), {"peak": Scope((6, 1), (6,), renumber(MASKED.body, {0: 0, 1: 2}),
+                                              "max")}),
+        ("guard", asks(ASKED), {"guard": asks(ASKED, yes=Num(1))}),
+        ("guard", asks(ASKED), {"guard": Call("relu", (REST,))}),
+        ("guard", asks(ASKED, 0.0), {}),
+        ("guard", asks(Call("exp", (ASKED,))), {}),
+        ("guard", asks(Read(PEAK, (ROW - 1,), -INF)), {}),
+        ("guard", asks(Read(NONE, (ROW,))), {"peak": NONE, "mask": Mask(FIRST, COLUMN, 0.0)}),
+        # 400 as an int64 would become 144 as a uint8, and True or True would become 1 + 1.
+        ("dtype", asks(ASKED, no=Value(ROW), yes=BYTE), {}),
+        ("dtype", asks(ASKED, yes=Num(1)), {}),
+    ],
+)  # fmt: skip
+def test_a_guard_of_something_else_stays(
+    condition: str, guard: Call, changed: dict[str, Any]
+) -> None:
+    body = Cast("float32", Sum((guard, FLAG if guard.args[2] == Num(1) else BYTE)))
+    arguments = Reach(guard, PEAK, Mask(SEEN, BAND, 0.0))
     with pytest.raises(LawError) as refused:
-        reach(scope, replace(arguments, peak=smallest))
-    assert refused.value.condition == "guard"
+        reach(Scope((6,), (), body), replace(arguments, **changed))
+    assert refused.value.condition == condition
+
+
+def test_all_that_a_mask_shows_has_one_value() -> None:
+    several = Scope((6, 6), (), Call("where", (NEAR, Value(APART.index), Num(-INF))))
+    read = Read(several, (ROW, KEY))
+    scope, arguments = guarding(Sum((X, read)))
+    with pytest.raises(LawError) as refused:
+        reach(scope, replace(arguments, mask=Mask(read, several, -INF)))
+    assert refused.value.condition == "finite"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +332,15 @@ def test_a_guard_of_another_maximum_stays() -> None:
         (Call("div", (X, Num(2))), None, True),
         (Call("div", (X, Num(0))), None, False),
         (Call("where", (SEEN, X, Num(1000.5))), None, True),
+        (Call("div", (X, Num(math.nan))), None, False),
+        (Call("div", (Call("log", (X,)), Num(2))), None, False),
+        (Call("where", (Call("eq", (Num(0.1), Num(0.1))), Num(-INF), X)), None, False),
+        (Call("where", (Call("eq", (Num(101), Num(101))), Num(-INF), X)), None, False),
+        (Call("where", (Call("eq", (Num(100), Num(100))), Num(-INF), X)), -INF, False),
+        (Sum((X, Num(1))), None, True),
+        (Call("tanh", (X,)), None, True),
+        (Cast("float32", X), None, False),
+        (APART, None, True),
     ],
 )
 def test_what_a_body_is_where_a_mask_hides(body: Scalar, known: float | None, finite: bool) -> None:
