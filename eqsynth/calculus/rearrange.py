@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_finite
@@ -27,6 +27,9 @@ _require = partial(checking.require, law="rearrange")
 MAX_MONOMIALS = 4096
 # The largest rounding error of a coefficient, relative to the absolute sum of its parts.
 _TOLERANCE = 2.0**-44
+
+MAX_NUMBER: Final = 1 << 40
+"""Coefficients of integers must be smaller: two of them never differ by less than the tolerance."""
 
 Monomial = tuple[Scalar, ...]
 Polynomial = dict[Monomial, tuple[float, float]]
@@ -52,7 +55,7 @@ def rearrange(scope: Scope, given: Rearrange) -> Scope:
         LawError: ``iterators``: the body uses iterators that the scope doesn't have; ``dtype``:
             bools, or the result has another dtype; ``polynomial``: the bodies are different
             polynomials; ``finite``: they are equal only if all factors are finite, which isn't
-            known; ``large``: too many monomials to decide.
+            known; ``large``: too many monomials, or too large coefficients of integers, to decide.
     """
     own = {it.slot: it.extent for it in iterators(scope.body)}
     own |= dict(enumerate(scope.extents))
@@ -111,6 +114,8 @@ class Terms:
         if found is None:
             found = self._known[scalar] = self._made(scalar)
             _require(len(found) <= MAX_MONOMIALS, condition="large", what="too many monomials")
+            exact = is_float(self._dtype) or all(size < MAX_NUMBER for _, size in found.values())
+            _require(exact, condition="large", what="too large a number")
         return found
 
     def _made(self, scalar: Scalar) -> Polynomial:

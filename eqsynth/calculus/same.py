@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import (
@@ -28,7 +27,7 @@ from eqsynth.calculus.conditions import (
 )
 from eqsynth.calculus.define import MAX_OPENED, meaning, with_numbers
 from eqsynth.calculus.inline import Inline, inline
-from eqsynth.calculus.rearrange import Polynomial, Terms, agree
+from eqsynth.calculus.rearrange import MAX_NUMBER, Polynomial, Terms, agree
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form, substituted
@@ -59,9 +58,6 @@ from eqsynth.ir.types import is_float
 
 _require = partial(checking.require, law="same")
 
-MAX_NUMBER: Final = 1 << 40
-"""Coefficients of integer products must be smaller: float64 then holds them exactly."""
-
 
 @dataclass(frozen=True)
 class Same:
@@ -88,13 +84,15 @@ def same(scope: Scope, given: Same) -> Scope:
     """``L_x R_y f = L_x R_z g``, sums of the same products.
 
     Raises:
-        LawError: ``type``: the scopes have different types, or no elements; ``iterators``: an
-            iterator of ``apart`` isn't summed over; ``large``: too many products (perhaps without
-            end) or too large coefficients; ``products``: the products differ; ``finite``: they
-            agree only if all factors are finite, which isn't known.
+        LawError: ``type``: the scopes, or a tensor and its meaning, have different types, or the
+            scopes have no elements; ``iterators``: an iterator of ``apart`` isn't summed over;
+            ``large``: too many products (perhaps without end) or too large coefficients;
+            ``products``: the products differ; ``finite``: they agree only if all factors are
+            finite, which isn't known.
     """
     other = given.other
     fits = other.type == scope.type and 0 not in (*scope.extents, *other.extents)
+    fits = fits and all(tensor.type == inner.type for tensor, inner in given.meanings)
     _require(fits, condition="type", what="no scopes of one type")
     ends = {it: (0, *cuts, it.extent) for it, cuts in given.apart}
     fits = other.reducer == "sum" and ends.keys() <= set(reduction_iterators(other))
@@ -107,8 +105,10 @@ def same(scope: Scope, given: Same) -> Scope:
         rest = [n for it in reduction_iterators(other) for n in at.get(it, bare(it)).iterators()]
         others.add(same_scope(other, substituted(other.body, at), rest))
     _require(agree(mine.found, others.found), condition="products", what="other products")
-    for (found, _), numbers in (*mine.found.items(), *others.found.items()):
-        _keeps(*numbers, factors_of(found.body))
+    for (found, _), (number, size) in (*mine.found.items(), *others.found.items()):
+        _keeps(number, size, factors_of(found.body))
+        exact = is_float(scope.dtype) or size < MAX_NUMBER
+        _require(exact, condition="large", what="too large a number")
     return other
 
 
@@ -142,8 +142,8 @@ class _Opening:
             self.add(part, number * one, box)
 
     def _count(self, scope: Scope, box: _Box, number: float) -> None:
-        if scope.reducer == "sum" and scope.dtype != "bool":
-            numbers = [f for f in factors_of(scope.body) if isinstance(f, Num) and is_finite(f)]
+        if scope.reducer == "sum" and _is_ring(scope):
+            numbers = [f for f in factors_of(scope.body) if isinstance(f, Num)]
             others = [f for f in factors_of(scope.body) if f not in numbers]
             number *= math.prod(f.value for f in numbers)
             _keeps(number, abs(number), others)
@@ -151,8 +151,6 @@ class _Opening:
         if number:
             before = self.found.get((scope, box), (0.0, 0.0))
             self.found[scope, box] = before[0] + number, before[1] + abs(number)
-            whole = number.is_integer() and self.found[scope, box][1] < MAX_NUMBER
-            _require(is_float(scope.dtype) or whole, condition="large", what="too large a number")
 
     def _open(self, scope: Scope, box: _Box, number: float) -> bool:
         """Inline one read and add the products of the result; False if no read can be inlined."""
@@ -171,14 +169,19 @@ class _Opening:
 
 def _terms(scope: Scope, deep: bool) -> Polynomial:
     """The terms of a summed body; with ``deep`` multiplied out, if all factors are finite."""
-    ring = scope.dtype != "bool" and keeps_one_dtype(scope.body, scope.dtype)
-    if scope.reducer != "sum" or not ring:
+    if scope.reducer != "sum" or not _is_ring(scope):
         return {(scope.body,): (1.0, 1.0)}
     terms = Terms(scope.dtype, deep)
     found = terms.of(scope.body)
     for factors, (number, size) in found.items():
         _keeps(number, size, factors)
     return found if terms.finite or not deep else _terms(scope, deep=False)
+
+
+def _is_ring(scope: Scope) -> bool:
+    """Whether the body is computed in one dtype, which isn't bool. Beside floats, a product of
+    uint8 can't be multiplied out: it is a number modulo 256."""
+    return scope.dtype != "bool" and keeps_one_dtype(scope.body, scope.dtype)
 
 
 def _keeps(number: float, size: float, factors: Iterable[Scalar]) -> None:
@@ -196,7 +199,7 @@ def _ways(scope: Scope, read: Read, inner: Scope) -> Iterator[list[Scope]]:
     terms = terms_of(inner.body)
     apart = not inner.reduction and len(terms) > 1 and read.fill == 0
     factor = is_product(scope) and factors_of(scope.body).count(read) == 1
-    if apart and factor and all(is_finite(f) for term in terms for f in factors_of(term)):
+    if apart and factor and _is_ring(scope) and _is_ring(inner):
         yield [Scope(inner.traversal, (), term) for term in terms]
 
 
@@ -228,7 +231,7 @@ def _narrowed(scope: Scope, box: _Box) -> tuple[Scope, _Box] | None:
         at = {it: Index.iterator(it.slot, high - low) + low for it, (low, high) in tight.items()}
         at = at or dict([*_selected(scope)][:1])
         new = [It(it.slot, tight[it][1] - tight[it][0]) if it in tight else it for it in its]
-        reduced = [it for it in new[width:] if tight or it not in at]
+        reduced = [it for it in new[width:] if it not in at]
         body = substituted(scope.body, at)
         narrow = scope_over(new[:width], reduced, body, scope.reducer) if at else scope
         if not at or narrow.dtype != scope.dtype:

@@ -96,6 +96,7 @@ X, Y, Z = (at(name) for name in "xyz")
 FAR = at("x", fill=INF, by=1)
 U, V = (at(name, "uint8") for name in "uv")
 P, Q = (at(name, "bool") for name in "pq")
+I64 = at("i", "int64")
 EXP = Call("exp", (X,))
 
 
@@ -111,6 +112,9 @@ def minus(scalar: Scalar) -> Scalar:
         ("dtype", Sum((P, Q)), Sum((Q, P))),
         ("dtype", Sum((X, U, minus(X))), U),
         ("polynomial", product([Num(2), U]), product([Num(0.5), U])),
+        ("large", Sum((Num(2.0**50), I64)), Sum((Num(2.0**50 + 1), I64))),
+        ("large", product([Num(2.0**40), I64]), product([Num(2.0**40), I64])),
+        ("polynomial", product([Num(2.0**40 - 1), I64]), product([Num(2.0**40 - 2), I64])),
         ("polynomial", X, Y),
         ("polynomial", Prod((X, Y)), product([Num(2), X, Y])),
         ("polynomial", Prod((X, Sum((U, V)))), Sum((Prod((X, U)), Prod((X, V))))),

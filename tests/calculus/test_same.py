@@ -17,6 +17,7 @@ from eqsynth.ir.scalar import (
     Read,
     Scalar,
     Sum,
+    Value,
     factors_of,
     product,
     reads,
@@ -277,6 +278,7 @@ def split(offset: int = 0, d: int = 2) -> Scope:
 QR = (bare(A) // 2, bare(A) % 2)
 INNER = Scope((6, 2), (3,), renumber(SCOPE.body, {0: 0, 1: 1, 2: 2}))
 NEAR = Read(leaf("y", 4), (it(0, 4),))
+LOG = Call("log", (NEAR,))
 FAR = Read(leaf("z", 4), (it(0, 4) - 1,), -INF)
 SUM = Read(Scope((4,), (), Sum((NEAR, FAR))), (it(0, 4),))
 EXP = Scope((4,), (), Call("exp", (NEAR,)))
@@ -287,6 +289,8 @@ EARLY, LATE = (Scope((6,), (), Read(leaf("y", 4), (it(0, 6) - n,))) for n in (1,
 HIGH = Scope((6, 2), (3,), INNER.body, "max")
 Y = Read(leaf("y", 3), (it(1, 3),))
 OVER = Scope((2,), (3,), Sum((Read(leaf("x", 2, 3), (it(0, 2), it(1, 3))), Y)))
+OF_K = OVER.body.terms[0]
+MOST = Scope((2,), (3,), OVER.body, "max")
 LARGE = Read(leaf("l", 70), (it(1, 70),))
 
 
@@ -298,6 +302,11 @@ def at(inner: Scope, *index: Index, outer: tuple[It, ...] = (), fill: float = 0.
 @pytest.mark.parametrize(
     ("condition", "scope", "given"),
     [
+        ("iterators", MOST, Same(MOST, (), (each(It(1, 3)),))),
+        ("products", MOST, Same(Scope((2,), (), Sum(tuple(
+            Read(Scope((2,), (3,), term, "max"), (it(0, 2),)) for term in OVER.body.terms))))),
+        ("products", Scope((2,), (3,), product([Num(-1), OF_K]), "max"),
+         Same(Scope((2,), (), Prod((Num(-1), Read(Scope((2,), (3,), OF_K, "max"), (it(0, 2),))))))),
         ("products", SCOPE, at(split(1), *QR)),
         ("products", SCOPE, at(split(), bare(A) % 3, bare(A) // 3)),
         ("products", SCOPE, at(split(0, 3), *QR)),
@@ -308,6 +317,7 @@ def at(inner: Scope, *index: Index, outer: tuple[It, ...] = (), fill: float = 0.
         ("type", SCOPE, Same(Scope((6, 1), (2, 3), renumber(SCOPE.body, {0: 0, 1: 2, 2: 3})))),
         ("type", SCOPE, Same(Scope((6,), (0,), Read(leaf("x", 8), (bare(A),))))),
         ("type", SCOPE, Same(Scope((6,), (), Read(leaf("i", 6, dtype="int64"), (bare(A),))))),
+        ("type", EXP, Same(EXP, ((NEAR.tensor, Scope((4, 1), (), NEAR)),))),
         ("iterators", SCOPE, Same(SCOPE, (), (each(A),))),
         ("iterators", SCOPE, Same(SCOPE, (), (each(It(1, 3)),))),
         ("iterators", OVER, Same(OVER, (), ((It(1, 3), (2, 1)),))),
@@ -317,6 +327,8 @@ def at(inner: Scope, *index: Index, outer: tuple[It, ...] = (), fill: float = 0.
         ("products", OVER, Same(Scope((2,), (3,), OVER.body, "max"))),
         ("products", OVER, Same(Scope((2,), (3,), product([Num(1.0001), OVER.body])))),
         ("finite", Scope((4,), (), total([FAR, product([Num(-1), FAR]), NEAR])),
+         Same(Scope((4,), (), NEAR))),
+        ("finite", Scope((4,), (), total([LOG, product([Num(-1), LOG]), NEAR])),
          Same(Scope((4,), (), NEAR))),
         ("products", Scope((4,), (), Call("exp", (SUM,))),
          Same(Scope((4,), (), total([Call("exp", (FAR,)), Call("exp", (NEAR,))])))),
@@ -328,6 +340,131 @@ def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Sa
     with pytest.raises(LawError) as refused:
         same(scope, given)
     assert (refused.value.law, refused.value.condition) == ("same", condition)
+
+
+# ---- dtypes and large numbers -----------------------------------------------------------------
+
+U, V = (Read(leaf(name, 4, dtype="uint8"), (it(0, 4),)) for name in "uv")
+P, N = (Read(leaf(name, 4, dtype="bool"), (it(0, 4),)) for name in "pn")
+L64 = Read(leaf("i", 4, dtype="int64"), (it(0, 4),))
+
+
+def over_4(body: Scalar) -> Scope:
+    return Scope((4,), (), body)
+
+
+def read_of(*terms: Scalar) -> Read:
+    """A read of the scope that is the sum of the terms."""
+    return Read(over_4(total(terms)), (it(0, 4),))
+
+
+HALVES = [over_4(Prod((Num(0.5), *factors))) for factors in ((U, V), (Prod((U, V)),))]
+
+
+@pytest.mark.parametrize(
+    ("condition", "body", "other"),
+    [
+        # A sum modulo 256, and a sum of bools (an "or"), times a float.
+        ("products", Prod((read_of(U, V), NEAR)), Sum((read_of(Prod((U, NEAR))),
+                                                       read_of(Prod((V, NEAR)))))),
+        ("products", Prod((read_of(P, N), NEAR)), Sum((read_of(Prod((P, NEAR))),
+                                                       read_of(Prod((N, NEAR)))))),
+        ("products", Prod((Sum((P, N)), Read(P.tensor, (3 - it(0, 4),)))),
+         Sum(tuple(Prod((x, Read(P.tensor, (3 - it(0, 4),)))) for x in (P, N)))),
+        # A product of floats, and half of a product modulo 256.
+        ("products", Sum((HALVES[0].body, NEAR)), Sum((HALVES[1].body, NEAR))),
+        ("products", *(product([Num(2), Read(half, (it(0, 4),))]) for half in HALVES)),
+        # Numbers that float64 can't tell apart up to rounding.
+        ("large", Sum((Num(2.0**50), L64)), Sum((Num(2.0**50 + 1), L64))),
+        ("large", Prod((Num(2.0**30), read_of(Prod((Num(2.0**15), L64))))),
+         Sum((Prod((Num(2.0**30), read_of(Prod((Num(2.0**15), L64))))), L64))),
+        ("large", Prod((Num(2.0**30), read_of(Num(2.0**15), L64))),
+         Sum((Num(1), Prod((Num(2.0**30), read_of(Num(2.0**15), L64)))))),
+    ],
+)  # fmt: skip
+def test_what_wraps_or_rounds_is_not_the_same(
+    condition: str, body: Scalar, other: Scalar
+) -> None:
+    scope, wrong = over_4(body), over_4(other)
+    assert scope.type == wrong.type
+    with pytest.raises(LawError) as refused:
+        same(scope, Same(wrong))
+    assert refused.value.condition == condition
+
+
+# ---- what is read by parts, and at one place only ---------------------------------------------
+
+PAIR = [Read(leaf(name, 4), (it(0, 4),)) for name in "cd"]
+
+
+def before(*terms: Scalar, fill: float = 0.0) -> Read:
+    """A read of the sum of the terms one place before, which is out of range at place 0."""
+    return Read(over_4(total(terms)), (it(0, 4) - 1,), fill)
+
+
+def around(body: Scalar) -> Scope:
+    return Scope((4,), (3,), body)
+
+
+def window(*terms: Scalar) -> Read:
+    """A read of the sum of the terms at three places around, out of range at both ends."""
+    return Read(over_4(total(terms)), (it(0, 4) + it(1, 3) - 1,))
+
+
+def one(index: Index, fill: float = 0.0) -> Read:
+    """A read of a tensor of one element."""
+    return Read(leaf("one", 1), (index,), fill)
+
+
+H, K = it(0, 4), it(1, 4)
+ONES = Read(leaf("x", 4), (K,), 1.0)
+VIEW = over_4(Read(leaf("y", 4), (H - 1,), 2.0))
+BIASED = Scope((4,), (3,), Sum((Read(leaf("x", 4, 3), (H, it(1, 3))), Y)))
+
+
+@pytest.mark.parametrize(
+    ("scope", "other"),
+    [
+        (over_4(before(*PAIR, fill=1.5)), over_4(Sum(tuple(before(x, fill=1.5) for x in PAIR)))),
+        (Scope((4,), (4,), Read(over_4(Sum(tuple(PAIR))), (H + K - 1,)), "max"),
+         over_4(Sum(tuple(Read(Scope((4,), (4,), Read(x.tensor, (H + K - 1,)), "max"), (H,))
+                          for x in PAIR)))),
+        (around(Prod((window(*PAIR), window(*PAIR)))),
+         around(Sum(tuple(Prod((window(x), window(x))) for x in PAIR)))),
+        (around(window(U, V, NEAR)), around(window(Sum((U, V)), NEAR))),
+        (around(window(U, NEAR)), over_4(Sum(tuple(Read(around(window(x)), (H,))
+                                                   for x in (U, NEAR))))),
+        (over_4(Call("exp", (before(*PAIR),))),
+         over_4(Sum(tuple(Call("exp", (before(x),)) for x in PAIR)))),
+        (around(Prod((window(LOG, *PAIR), NEAR))),
+         around(Sum(tuple(Prod((window(x), NEAR)) for x in (LOG, *PAIR))))),
+        (over_4(Read(VIEW, (H,))), over_4(Read(leaf("y", 4), (H - 1,)))),
+        (Scope((6,), (), Read(EXP, (it(0, 6) - 1,))), Scope((6,), (), Read(EXP, (it(0, 6) - 2,)))),
+        # The factor of one element is zero at all places but one; not with another fill, at every
+        # second place only, or if the place may be outside, where x is 1.
+        (Scope((4,), (4,), Prod((ONES, one(K - H, 1.0)))), over_4(Prod((Read(ONES.tensor, (H,)),
+                                                                       one(Index(0)))))),
+        (Scope((2,), (4,), Prod((ONES, one(it(1, 4) * 2 - it(0, 2))))),
+         Scope((2,), (), Prod((Read(ONES.tensor, (it(0, 2) * 2,)), one(Index(0)))))),
+        *[(Scope((4,), (4,), Prod((ONES, one(K - H + n)))),
+           over_4(Prod((Read(ONES.tensor, (H - n,), 1.0), one(Index(0)))))) for n in (1, -1)],
+    ],
+)  # fmt: skip
+def test_what_is_read_in_another_way_is_not_the_same(scope: Scope, other: Scope) -> None:
+    assert scope.type == other.type
+    with pytest.raises(LawError) as refused:
+        same(scope, Same(other))
+    assert refused.value.condition == "products"
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [around(Prod((window(*PAIR, LOG), NEAR))), over_4(Prod((Num(0.5), U))),
+     around(Prod((Read(BIASED, (H + it(1, 3) - 1,)), NEAR))),
+     Scope((4,), (4,), Prod((ONES, one(K - K // 2))))],
+)  # fmt: skip
+def test_what_is_not_opened_is_a_factor(scope: Scope) -> None:
+    assert same(scope, Same(scope)) == scope
 
 
 def test_what_reads_itself_has_no_end() -> None:
@@ -343,6 +480,10 @@ PADDED = Scope((6,), (), Read(leaf("y", 4), (it(0, 6) - 1,), -INF))
 WINDOW = Read(leaf("t", 9), (it(0, 3) + it(1, 2) - 1,), -INF)
 HIGHEST = Scope((3,), (2,), WINDOW, "max")
 PART = Scope((3,), (), Read(leaf("t", 9), (it(0, 3),)))
+LONG, SHORT = (
+    Scope((4,), (n,), Read(leaf("m", 4, 2), (it(0, 4), it(1, n) - n // 4), -INF), "max")
+    for n in (4, 2)
+)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +494,28 @@ PART = Scope((3,), (), Read(leaf("t", 9), (it(0, 3),)))
         (PADDED, at(FAR_AWAY, it(0, 6) - 1, fill=-INF, scope=PADDED)),
         (HIGHEST, read_by(HIGHEST, WINDOW, Read(PART, WINDOW.index, -INF))),
         (OVER, termwise(OVER)),
+        # Terms that vanish: a zero, a difference.
+        (over_4(Sum((L64, Read(L64.tensor, (H + 9,))))), Same(over_4(L64))),
+        (over_4(Sum((L64, Value(H), Prod((Num(-1), Value(H)))))), Same(over_4(L64))),
+        (over_4(Sum((NEAR, *PAIR, Prod((Num(-1), NEAR))))), Same(over_4(Sum(tuple(PAIR))))),
+        (over_4(product([Num(2.0**50), NEAR])),
+         Same(over_4(total([product([Num(2.0**49), read_of(NEAR)])] * 2)))),
+        # A product that is multiplied out, reductions that are narrowed or have one place.
+        (Scope((2,), (3,), Prod((Y, OVER.body))),
+         Same(Scope((2,), (3,), Sum(tuple(Prod((Y, term)) for term in OVER.body.terms))))),
+        (Scope((4,), (6,), Prod((Read(leaf("y", 4), (it(1, 6) - 1,)), NEAR))),
+         Same(Scope((4,), (4,), Prod((Read(leaf("y", 4), (K,)), NEAR))))),
+        (Scope((4,), (4, 2), Prod((ONES, one(K - H), Read(leaf("w", 2), (it(2, 2),))))),
+         Same(Scope((4,), (2,), Prod((Read(ONES.tensor, (H,)), one(Index(0)),
+                                      Read(leaf("w", 2), (it(1, 2),))))))),
+        # On the box 1 to 4 of 6 places, logarithms and maxima are opened.
+        (Scope((6,), (), Prod((Read(over_4(LOG), (it(0, 6) - 1,)),
+                               Read(PAIR[0].tensor, (it(0, 6) - 1,))))),
+         Same(Scope((6,), (), Read(over_4(Prod((LOG, PAIR[0]))), (it(0, 6) - 1,))))),
+        (Scope((6,), (), Read(LONG, (it(0, 6) - 1,))),
+         Same(Scope((6,), (), Read(SHORT, (it(0, 6) - 1,))))),
     ],
-)
+)  # fmt: skip
 def test_one_step_before_the_edge_it_is_equal(scope: Scope, given: Same) -> None:
     assert given.other != scope
     assert_one_value(scope, same(scope, given))
