@@ -26,6 +26,7 @@ from eqsynth.ir.scalar import (
     dtype_of,
     iterators,
     leaves,
+    mixed_reads,
     rewrite_leaves,
     substitute,
 )
@@ -77,14 +78,15 @@ def embedded(op: Op) -> Scope | None:
 def number(scope: Scope, given: Numbers) -> Scope:
     """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c and p is always in range.
 
-    Beyond floats, an argument of a function of two arguments becomes a number if the other one has
-    the same dtype and the dtype holds the number exactly: ``i % t[] -> i % 2``.
+    A float becomes a number if all operands beside it have its dtype. Beyond floats, an argument
+    of a function of two arguments becomes a number if the other one has the same dtype and the
+    dtype holds the number exactly: ``i % t[] -> i % 2``.
 
     Raises:
         LawError: ``reads``: the body has no in-range read that may become a number; ``dtype``: the
             result is of another dtype.
     """
-    numbers = dict(given.numbers)
+    numbers, mixed = dict(given.numbers), mixed_reads(scope.body, scope.dtype)
 
     def of(part: Scalar) -> Num | None:
         if not isinstance(part, Read) or not part.in_range() or part.tensor not in numbers:
@@ -92,7 +94,7 @@ def number(scope: Scope, given: Numbers) -> Scope:
         return Num(numbers[part.tensor])
 
     def leaf(part: Scalar) -> Scalar:
-        alike = isinstance(part, Read) and part.tensor.dtype == scope.dtype
+        alike = isinstance(part, Read) and part.tensor.dtype == scope.dtype and part not in mixed
         return (alike and is_float(scope.dtype) and of(part)) or part
 
     def beside(part: Scalar) -> Scalar:

@@ -10,7 +10,7 @@ from eqsynth.calculus.deriving import Match, match
 from eqsynth.calculus.select import Numbers, number, rows
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, reads
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, reads
 from eqsynth.ir.scopes import scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.algebra_samples import looked_up, of_constant
@@ -285,6 +285,9 @@ def test_a_function_of_two_takes_a_number_that_its_dtype_has(
         ("reads", Read(Op("Full", (), ((3,), 2, "int32")), (it(0, 3),))),
         ("reads", Call("max", tuple(Read(full(t), (it(0, 3),)) for t in ("uint8", "int64")))),
         ("dtype", Read(full("float64"), (it(0, 3),))),
+        # 255 + 2 is 1 as a uint8.
+        ("reads", Cast("float32", Cast("int64", Sum((
+            Read(terms.leaf("u", 3, dtype="uint8"), (it(0, 3),)), Read(full(), (it(0, 3),))))))),
     ],
 )
 def test_a_number_that_is_none_is_refused(condition: str, body: Scalar) -> None:
