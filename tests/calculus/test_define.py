@@ -121,6 +121,12 @@ def test_a_product_is_matched_by_its_definition_alone() -> None:
                                                    defined(PRODUCT)))  # fmt: skip
 
 
+def test_a_scope_opens_to_itself() -> None:
+    """A sum of bools is computed in int64: it can't be inlined into a copy of itself."""
+    counted = Scope((2,), (3,), Read(leaf("m", 2, 3, dtype="bool"), (it(0, 2), it(1, 3))))
+    assert sides(counted, counted, ()) == (counted, counted)
+
+
 def test_an_operator_counts_by_iterators_of_its_own() -> None:
     x, w = leaf("x", 2, 3, 4), leaf("w", 3, 4, 5)
     i, j, q, r = (it(n, extent) for n, extent in enumerate((2, 5, 3, 4)))
@@ -196,6 +202,8 @@ def test_a_number_takes_the_dtype_of_its_neighbours(body: Scalar, same: bool) ->
 def test_a_tensor_that_is_made_of_itself_has_no_end() -> None:
     around = op("Pad", A, attrs=((0, 0), (0, 0), 0.0))
     refused("large", match, opened(PRODUCT), Match(A, ((A, around),)))
+    many = op("Concat", *[A] * 65, attrs=(0,))
+    refused("large", match, op("Slice", many, attrs=(0, 0, 2, 1)), Match(many))
     # The tensor that is matched may itself be read.
     unit = op("Slice", around, attrs=(0, 0, 2, 1))
     assert match(A, Match(unit, ((A, around),))) == unit

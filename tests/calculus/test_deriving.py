@@ -5,14 +5,25 @@ from __future__ import annotations
 import pytest
 
 from eqsynth.calculus.close import Close
-from eqsynth.calculus.define import Define
-from eqsynth.calculus.deriving import Inside, Least, Match, Step, apply, derive, hypotheses, inside
+from eqsynth.calculus.define import Define, define
+from eqsynth.calculus.deriving import (
+    LAWS,
+    Inside,
+    Least,
+    Match,
+    Step,
+    apply,
+    derive,
+    hypotheses,
+    inside,
+    match,
+)
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.recount import Count, Recount, recount
 from eqsynth.errors import LawError
 from eqsynth.ir.index import It
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Prod, Read, reads
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, reads
 from eqsynth.ir.scopes import bare
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from tests.calculus.proposals import assert_one_value
@@ -57,6 +68,37 @@ def test_what_is_derived_inside_has_to_be_read() -> None:
     with pytest.raises(LawError) as refused:
         inside(OUTER, Inside(INNER, (Define(op("Relu", X)),)))
     assert refused.value.law == "define"
+
+
+def test_what_is_beside_a_read_stays() -> None:
+    others = Num(2), Read(leaf("v", 3), (it(0, 3),))
+    outer = Scope((3,), (), Sum((*others, Read(INNER, (it(0, 3),)))))
+    assert inside(outer, Inside(INNER, ())).type == outer.type
+    assert_one_value(outer, inside(outer, Inside(INNER, ())))
+
+
+def test_a_definition_is_followed_by_other_laws() -> None:
+    sliced = op("Slice", X, attrs=(0, 1, 3, 1))
+    assert derive(sliced, (Define(sliced), Least(), Match(sliced))) == sliced
+
+
+def test_a_scope_that_is_said_to_be_an_operator_is_a_hypothesis() -> None:
+    assert list(hypotheses(INNER, (Define(op("Relu", X)),))) == [(INNER, op("Relu", X))]
+
+
+def test_what_leads_to_no_scope_matches_nothing() -> None:
+    sliced = op("Slice", X, attrs=(0, 1, 3, 1))
+    scope = define(sliced, Define(sliced))
+    with pytest.raises(LawError) as refused:
+        match(scope, Match(sliced, (), (Match(sliced),)))
+    assert refused.value.condition == "match"
+
+
+def test_a_law_that_changes_the_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAWS, Least, lambda scope, given: X)
+    with pytest.raises(LawError) as refused:
+        apply(Scope((3,), (), Read(leaf("other", 3), (it(0, 3),))), Least())
+    assert (refused.value.law, refused.value.condition) == ("least", "type")
 
 
 def test_indices_are_brought_to_their_least_form() -> None:
