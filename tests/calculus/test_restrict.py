@@ -144,6 +144,7 @@ PARTLY = Scope((6,), (4,), Prod((Read(Op("Softmax", (MASKED,), (1,)), (ROW, it(1
 SUMMED = weighted(Scope((6, 6), (2,), Sum((Read(leaf("x", 6, 6, 2), (ROW, KEY, it(2, 2))),
                                            Call("where", (SEEN, Num(0), Num(-INF)))))))  # fmt: skip
 ALWAYS = weighted(scores(Num(-INF)))
+LARGE = Scope((6,), (1 << 22,), COLUMN.body, "max")
 FEW, MANY = it(1, 6), it(0, 1 << 22)
 HUGE = Scope((1 << 22, 6), (), Call("where", (
     Read(COLUMN, (FEW,)), Read(leaf("x", 1 << 22, 6), (MANY, FEW)), Num(-INF))))  # fmt: skip
@@ -151,8 +152,10 @@ LONG = Scope((1 << 22,), (6,), Prod((Read(Op("Softmax", (HUGE,), (1,)), (MANY, F
 # The scores that a mask hides aren't -inf: numbers take the dtype of bools beside them, and
 # 1 / -0 is -inf.
 WRAPPED = Sum((X, Call("log", (Sum((Call("min", (SEEN, Num(-1))), Num(1))),))))
+TRUE = Sum((X, Call("log", (Call("max", (SEEN, Num(-1))),))))
 FLOATS = Scope((6, 6), (), Cast("float32", NEAR))
 FLOAT = Read(FLOATS, (ROW, KEY))
+NEGATIVE = Sum((X, Call("reciprocal", (FLOAT,))))
 SIGNED = Sum((X, Prod((Num(-1), Call("reciprocal", (Prod((Num(-1), FLOAT)),))))))
 
 
@@ -183,15 +186,17 @@ SIGNED = Sum((X, Prod((Num(-1), Call("reciprocal", (Prod((Num(-1), FLOAT)),)))))
         ("mask", *under(BAND, ROW, ROW)),
         ("mask", *under(WIDE, ROW, KEY)),
         ("mask", PLAIN, given(PLAIN, mask=Mask(SEEN, TALL, 0.0))),
-        ("mask", LONG, given(LONG, mask=Mask(Read(COLUMN, (FEW,)), Scope((6,), (1 << 25,), Num(1)),
-                                             0.0))),
+        ("mask", LONG, given(LONG, mask=Mask(Read(COLUMN, (FEW,)), LARGE, 0.0))),
         ("places", LONG, given(LONG, mask=Mask(Read(COLUMN, (FEW,)), COLUMN, 0.0), start=-MANY,
                                count=1 << 23)),
         ("places", PLAIN, given(PLAIN, start=-it(2, 6), count=20)),
         ("places", under(NOTHING, ROW, KEY)[0], replace(under(NOTHING, ROW, KEY)[1], count=0)),
         ("hides", weighted(scores(WRAPPED)), given(weighted(scores(WRAPPED)))),
+        ("hides", weighted(scores(TRUE)), given(weighted(scores(TRUE)))),
         ("hides", weighted(scores(SIGNED)),
          given(weighted(scores(SIGNED)), mask=Mask(FLOAT, FLOATS, 0.0))),
+        ("hides", weighted(scores(NEGATIVE)),
+         given(weighted(scores(NEGATIVE)), mask=Mask(FLOAT, FLOATS, -0.0))),
         ("hides", PLAIN, given(PLAIN, mask=Mask(SEEN, BAND, 1.0))),
         ("hides", FINITE, given(FINITE)),
         ("hides", FAR, given(FAR)),

@@ -418,6 +418,7 @@ def one(index: Index, fill: float = 0.0) -> Read:
 
 H, K = it(0, 4), it(1, 4)
 ONES = Read(leaf("x", 4), (K,), 1.0)
+ROWS = Read(leaf("r", 2), (it(0, 2),))
 VIEW = over_4(Read(leaf("y", 4), (H - 1,), 2.0))
 BIASED = Scope((4,), (3,), Sum((Read(leaf("x", 4, 3), (H, it(1, 3))), Y)))
 
@@ -441,13 +442,13 @@ BIASED = Scope((4,), (3,), Sum((Read(leaf("x", 4, 3), (H, it(1, 3))), Y)))
         (over_4(Read(VIEW, (H,))), over_4(Read(leaf("y", 4), (H - 1,)))),
         (Scope((6,), (), Read(EXP, (it(0, 6) - 1,))), Scope((6,), (), Read(EXP, (it(0, 6) - 2,)))),
         # The factor of one element is zero at all places but one; not with another fill, at every
-        # second place only, or if the place may be outside, where x is 1.
+        # second place only, or if the place may be outside.
         (Scope((4,), (4,), Prod((ONES, one(K - H, 1.0)))), over_4(Prod((Read(ONES.tensor, (H,)),
                                                                        one(Index(0)))))),
         (Scope((2,), (4,), Prod((ONES, one(it(1, 4) * 2 - it(0, 2))))),
          Scope((2,), (), Prod((Read(ONES.tensor, (it(0, 2) * 2,)), one(Index(0)))))),
-        *[(Scope((4,), (4,), Prod((ONES, one(K - H + n)))),
-           over_4(Prod((Read(ONES.tensor, (H - n,), 1.0), one(Index(0)))))) for n in (1, -1)],
+        *[(Scope((2, 2), (2,), Prod((ROWS, one(it(2, 2) - it(0, 2) - it(1, 2) + n)))),
+           Scope((2, 2), (), Prod((ROWS, one(Index(0)))))) for n in (1, 0)],
     ],
 )  # fmt: skip
 def test_what_is_read_in_another_way_is_not_the_same(scope: Scope, other: Scope) -> None:
