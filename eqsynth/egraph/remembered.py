@@ -46,7 +46,9 @@ def key_of(
 
     The deadline isn't part of the name, since a search that the deadline ended isn't stored.
     """
-    programs = [(r.name, r.kind, r.ruleset, r.relation, r.columns, r.program) for r in rules.rules]
+    programs = [
+        (r.name, r.kind, r.ruleset, r.relation, r.columns, r.program, r.scopes) for r in rules.rules
+    ]
     versions = metadata.version("egglog"), kept.code_of("ir", "calculus", "rules", "egraph")
     own = [root.digest for root in roots]
     rest = (rules.declarations, programs, tuple(phases), limits.enodes, log_matches, versions)

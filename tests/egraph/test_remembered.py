@@ -66,6 +66,14 @@ def test_operators_are_at_the_places_of_the_program_that_asks(home: Path, graph:
     assert every == {"", "one", "two", "three"}
 
 
+def test_another_text_of_a_rule_of_scopes_has_another_file() -> None:
+    """Rules of scopes differ in their text, not in the program that requests them."""
+    other = next(r.scopes for r in RULES.rules if r.scopes and r.law == "delta-under-sum")
+    rules = [replace(r, scopes=other) if r.law == "hoist" else r for r in RULES.rules]
+    changed = replace(RULES, rules=tuple(rules))
+    assert remembered.key_of(ROOTS, changed, DEFAULT_PHASES, LIMITS, True) != key()
+
+
 def test_another_search_has_another_file() -> None:
     others = [
         remembered.key_of(ROOTS[0].args, RULES, DEFAULT_PHASES, LIMITS, True),  # type: ignore[attr-defined]
