@@ -20,13 +20,17 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Call,
     Num,
+    Prod,
     Read,
     Scalar,
+    Sum,
     Value,
+    children,
     dtype_of,
     iterators,
     leaves,
     mixed_reads,
+    rebuild,
     rewrite_leaves,
     substitute,
 )
@@ -78,9 +82,10 @@ def embedded(op: Op) -> Scope | None:
 def number(scope: Scope, given: Numbers) -> Scope:
     """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c and p is always in range.
 
-    A float becomes a number if all operands beside it have its dtype. Beyond floats, an argument
-    of a function of two arguments becomes a number if the other one has the same dtype and the
-    dtype holds the number exactly: ``i % t[] -> i % 2``.
+    A float becomes a number if all operands beside it have its dtype. Beyond floats, an operand of
+    a sum or a product, or an argument of a function of two arguments, becomes a number if the
+    others have the same dtype (numbers have none) and the dtype holds the number exactly:
+    ``i % t[] -> i % 2``, ``i + t[] -> i + 2``.
 
     Raises:
         LawError: ``reads``: the body has no in-range read that may become a number; ``dtype``: the
@@ -98,13 +103,14 @@ def number(scope: Scope, given: Numbers) -> Scope:
         return (alike and is_float(scope.dtype) and of(part)) or part
 
     def beside(part: Scalar) -> Scalar:
-        if not isinstance(part, Call) or len(part.args) != 2:
+        args = children(part)
+        if not isinstance(part, Sum | Prod) and not (isinstance(part, Call) and len(args) == 2):
             return part
-        dtypes = [dtype_of(arg) for arg in part.args]
-        for n, arg in enumerate(part.args):
-            value = of(arg)
-            if value and dtypes[0] == dtypes[1] and _has(dtypes[0], value.value):
-                return Call(part.fn, (value, part.args[1]) if n == 0 else (part.args[0], value))
+        dtypes = [dtype_of(arg) for arg in args]
+        for n, arg in enumerate(args):
+            value, others = of(arg), {*dtypes[:n], *dtypes[n + 1 :]} - {None}
+            if value and others == {dtypes[n]} and _has(dtypes[n], value.value):
+                return rebuild(part, [*args[:n], value, *args[n + 1 :]])
         return part
 
     body = rewrite_leaves(scope.body, leaf, beside)

@@ -10,7 +10,21 @@ from eqsynth.calculus.deriving import Match, match
 from eqsynth.calculus.select import Numbers, number, rows
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, reads
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    product,
+    reads,
+    tensors,
+    total,
+)
 from eqsynth.ir.scopes import scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.algebra_samples import looked_up, of_constant
@@ -275,6 +289,43 @@ def test_a_function_of_two_takes_a_number_that_its_dtype_has(
     answer = number(scope, Numbers(((tensor, value),)))
     assert answer.body == Call("le", (x, Num(value)))
     assert_one_value(scope, answer)
+
+
+@pytest.mark.parametrize("kind", [Sum, Prod])
+@pytest.mark.parametrize(
+    ("dtype", "value", "other", "stays"),
+    [
+        ("int64", 2.0, "int64", False),
+        ("uint8", 255.0, "uint8", False),
+        ("uint8", 256.0, "uint8", True),
+        ("int32", 2.0, "int64", True),
+        ("bool", 1.0, "bool", True),
+    ],
+)
+def test_an_operand_of_integers_becomes_a_number_that_their_dtype_has(
+    kind: type[Sum] | type[Prod], dtype: str, value: float, other: str, stays: bool
+) -> None:
+    tensor, own = full(dtype, value), (it(0, 3),)
+    xs = [Read(terms.leaf(name, 3, dtype=other), own) for name in "xy"]
+    scope = canonical(Scope((3,), (), kind((*xs, Read(tensor, own)))))
+    known = Numbers(((tensor, value),))
+    if stays:
+        with pytest.raises(LawError) as refused:
+            number(scope, known)
+        assert refused.value.condition == "reads"
+        return
+    answer = number(scope, known)
+    assert tensor not in tensors(answer.body) and answer.type == scope.type
+    assert_one_value(scope, answer)
+
+
+def test_an_operand_of_numbers_alone_stays_a_read() -> None:
+    """Without it, nothing would have a dtype."""
+    tensor = full("int64", 2.0)
+    scope = Scope((3,), (), total([Num(1.0), Read(tensor, (it(0, 3),))]))
+    with pytest.raises(LawError) as refused:
+        number(scope, Numbers(((tensor, 2.0),)))
+    assert refused.value.condition == "reads"
 
 
 @pytest.mark.parametrize(

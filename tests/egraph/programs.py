@@ -382,6 +382,15 @@ def diagonal_matrix() -> Tensor:
     return op("Matmul", op("Where", op("Equal", i, j), d, zero), leaf("x", 3, 2))
 
 
+def shifted_diagonal() -> Tensor:
+    """where(i == j + 1, d, 0) @ x, where d has one value for each row."""
+    i, j = (op("Iota", attrs=((3, 3), axis, "int64")) for axis in (0, 1))
+    one = op("Full", attrs=((3, 1), 1.0, "int64"))
+    zero = op("Full", attrs=((), 0.0, "float32"))
+    diagonal = op("Where", op("Equal", i, op("Add", j, one)), leaf("d", 3, 1), zero)
+    return op("Matmul", diagonal, leaf("x", 3, 2))
+
+
 def sum_of_products() -> Tensor:
     """(b @ c + d @ e) @ x: two small products, or one of the whole matrix."""
     b, d = leaf("b", 6, 1), leaf("d", 6, 1)
@@ -494,6 +503,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "identity-matrix": identity_matrix,
     "identity-matrix-64": lambda: identity_matrix("float64"),
     "diagonal-matrix": diagonal_matrix,
+    "shifted-diagonal": shifted_diagonal,
     "sum-of-products": sum_of_products,
     "looked-up-rows": looked_up_rows,
     "rows-in-reverse": rows_in_reverse,

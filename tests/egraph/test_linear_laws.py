@@ -8,18 +8,24 @@ from functools import partial
 import pytest
 from hypothesis import strategies as st
 
+import eqsynth
+from eqsynth import ops
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.define import Define
 from eqsynth.egraph.scope_rules.building import answers
 from eqsynth.egraph.tactics import linear, selection
 from eqsynth.egraph.tactics.common_factor import common_factor
 from eqsynth.egraph.tactics.paths import path
+from eqsynth.frontend.expr import Expr
+from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, total
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.work import flops
 from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
+from tests.egraph.programs import least_flops, saturate
 from tests.egraph.properties import holds, some, stated, x
 from tests.terms import INF, assert_equal, end, it, leaf, op
 from tests.turns import by_turns
@@ -196,6 +202,31 @@ def diagonals(draw: st.DrawFn) -> Scope:
 @by_turns
 def test_a_diagonal_selects(turn: int) -> None:
     holds(turn, partial(answers, DELTA), diagonals(), accepted=5)
+
+
+N = 16
+ROW, COLUMN = ops.unsqueeze(ops.arange(N), 1), ops.arange(N)
+
+
+@pytest.mark.parametrize("shape", [(N, 1), (1, N)])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ROW == COLUMN,
+        ROW == COLUMN + 1,
+        ops.eq(ROW, COLUMN + ops.full((N,), 1, "int64")),
+        ROW == N - 1 - COLUMN,
+        ROW + COLUMN == N - 1,
+    ],
+    ids=["plain", "offset", "offset by a tensor", "flipped", "flipped, as a sum"],
+)
+def test_a_product_with_a_diagonal_is_a_product_of_elements(
+    chosen: Expr, shape: tuple[int, int]
+) -> None:
+    d, x = eqsynth.input("d", shape), eqsynth.input("x", (N, N))
+    (root,) = program_of(ops.where(chosen, d, 0.0) @ x)[0].outputs
+    assert flops(root) > N**3
+    assert least_flops(saturate(root)) <= N * N
 
 
 def test_a_diagonal_that_leaves_the_range_keeps_its_zeros() -> None:
