@@ -30,8 +30,8 @@ def defining_scope(op: Op) -> Scope | None:
             body = _fused(op, Op("Matmul", op.args[:2], tuple(attrs)), at, -1, post)
         case "FusedConv2d" | "FusedConv2dAdd", (*attrs, str() as post):
             body = _fused(op, Op("Conv2d", op.args[:2], tuple(attrs)), at, 1, post)
-        case name, (tuple() as axes, int() as keepdim) if name.startswith("Reduce"):
-            return _reduction(op, name.removeprefix("Reduce").lower(), axes, bool(keepdim))
+        case _, (tuple() as axes, int() as keepdim) if op.row.reducer:
+            return _reduction(op, op.row.reducer, axes, bool(keepdim))
         case _ if op.row.kind == "view":
             index, fill = index_map(op.name, op.attrs, at, op.args[0].shape)
             body = Read(op.args[0], tuple(index), fill)

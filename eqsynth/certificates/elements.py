@@ -181,7 +181,7 @@ class Elements:
         if op.name == "Full" and is_float(op.dtype):
             return number(float(op.attrs[1]))  # type: ignore[arg-type]
         if op.args and is_float(op.dtype):
-            if op.name.startswith("Reduce"):
+            if op.row.reducer:
                 return self._reduced(op, at)
             written = _WRITTEN.get(op.name)
             if written is not None:

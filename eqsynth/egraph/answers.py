@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from eqsynth.calculus.checking import require
 from eqsynth.calculus.define import Comprehension
@@ -18,11 +18,14 @@ from eqsynth.egraph.encode import encode_tensor
 from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.requests import Said, Using, number_of, scope_of
+from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
 
-# Laws whose requests are about an e-class as a whole, not about one scope in it.
-OF_CLASSES: Final = ("definition", "view", "reduction", "merge-matmuls", "merge-conv2ds")
+
+def _is_about(law: str) -> str:
+    """Which term a law's requests are about (``Entry.about``); rules of scopes are about scopes."""
+    return LAWS[law].about if law in LAWS else "scope"
 
 
 def with_handles(term: Any, by_object: Mapping[int, Handle]) -> Any:
@@ -122,9 +125,10 @@ def _is_known(view: View, tensor: Tensor, equal: Equal) -> bool:
 
 def asked(law: str, row: Sequence[Any]) -> Tensor:
     """Return the term that a request is about."""
-    if law in ("gather-rows", "rows-by-place"):
+    about = _is_about(law)
+    if about == "rows":
         return Op("Embedding", tuple(row[1:]))
-    if law in OF_CLASSES:
+    if about == "class":
         whole: Tensor = row[0]
         return whole
     return scope_of(row)
@@ -133,7 +137,7 @@ def asked(law: str, row: Sequence[Any]) -> Tensor:
 def left_side(answer: Answer, e: Handle) -> Any:
     """Return the left side of a law's equality: the requested scope, in which each e-class that the
     law relied on is replaced by the member; for laws of e-classes the e-class itself."""
-    if answer.law in OF_CLASSES:
+    if _is_about(answer.law) == "class":
         return e
 
     def encoded(term: Tensor, members: Mapping[Tensor, Tensor]) -> Any:

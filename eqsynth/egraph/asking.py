@@ -23,12 +23,7 @@ from eqsynth.egraph.blame import is_own
 from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.tactics.requests import Later, Said, Using, is_gate
-from eqsynth.egraph.tactics.table import (
-    ASKED_AGAIN,
-    COMPUTED,
-    LAWS,
-    MEANING,
-)
+from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.tactics.variants import GATE_VARIANTS, VARIANTS
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, LawError, RuleError, SaturationError
@@ -208,8 +203,7 @@ class Requests:
         self._index = _Index()
         self._names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         self._several: dict[str, bool] = {}
-        self._stated = laws_of(rules)
-        self._laws = {**LAWS, **self._stated}
+        self._laws = {**LAWS, **laws_of(rules)}
         requests = {r.law: r for r in rules.rules if r.kind == "law-request"}
         unknown = [rule for law, rule in requests.items() if law not in self._laws]
         if unknown:
@@ -277,7 +271,7 @@ class Requests:
         """Ask one request; return its new answers for which there is room."""
         decoded = [view.value(value) for value in row]
         size = view.body_size(row)
-        if decoded[0].constant and law not in MEANING:
+        if decoded[0].constant and not self._laws[law].means:
             self._remember(_Asked(row, place, size, None))
             return []
         try:
@@ -285,7 +279,7 @@ class Requests:
             if answers is None:
                 self._remember(_Asked(row, place, size, _looked_at(view, decoded)))
                 return []
-            settled = law not in ASKED_AGAIN
+            settled = not self._laws[law].again
         except Later:
             answers, settled = [], False
         self._remember(_Asked(row, place, size, None if settled else _looked_at(view, decoded)))
@@ -316,7 +310,7 @@ class Requests:
         try:
             if room is not None and room.counts_all and room.is_full(decoded[0]):
                 return None
-            answers = self._applied(view, law, decoded, self._laws[law](view, decoded))
+            answers = self._applied(view, law, decoded, self._laws[law].tactic(view, decoded))
             return [a for a in answers if room is None or room.takes(decoded[0], a.term)]
         except (Later, SaturationError, MemoryError):
             raise
@@ -342,7 +336,7 @@ class Requests:
     ) -> list[Using]:
         """Apply what a law's tactic proposes. A refused proposal is left out, and the error is
         recorded in ``faults``."""
-        computes = law in COMPUTED or law in self._stated
+        computes = self._laws[law].computed
         # If the answer's relation has columns for the parts of a scope, the answer must be one.
         parts = len(self.rules.known.signatures[f"{law}-answer"].inputs) > 2
         found: list[Using] = []

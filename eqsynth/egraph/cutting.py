@@ -313,7 +313,7 @@ def _is_function(term: Op) -> bool:
     """Whether the operator is a nonlinear function of elements or of windows. A choice by a known
     condition is linear in what it chooses from: ``where(i == j, d, 0) @ x`` is a diagonal matrix
     times x."""
-    if term.row.kind not in ("elementwise", "reduction") or term.name.startswith("Reduce"):
+    if term.row.kind not in ("elementwise", "reduction") or term.row.reducer:
         return False
     if term.name == "Where" and term.args[0].constant:
         return False
@@ -437,7 +437,7 @@ class _Function:
         """Return the function that an operator computes from the functions ``args``."""
         if user.name == "LayerNorm":
             return _Function(True, True, True)
-        reduces = user.name.startswith("Reduce")
+        reduces = bool(user.row.reducer)
         linear = reduces or user.name in _LINEAR or user.row.kind == "view"
         factors = user.name in ("Mul", "Div") and len(args) > 1
         reduced = reduces or any(arg.reduced for arg in args)

@@ -20,7 +20,7 @@ from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.graph import EGraph, Equality, Log
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot
 from eqsynth.egraph.tactics import caches
-from eqsynth.egraph.tactics.table import MAKES_OPERATORS
+from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.view import Decoded, View
 from eqsynth.errors import SaturationError
 from eqsynth.ir.scalar import digest_of
@@ -337,7 +337,7 @@ class Session:
             facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
             name = self.requests.rule_name(law, answer.row)
             self.matches[name] += 1
-            if law in MAKES_OPERATORS:
+            if law in LAWS and LAWS[law].operators:
                 facts += self._interiors(answer.term, first)
             if self.log_matches:
                 self.log.append(Equality(left_side(answer, e), result, name))

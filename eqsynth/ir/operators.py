@@ -34,6 +34,8 @@ class Operator:
         kind: ``elementwise`` maps a scalar function over broadcast arguments; ``view`` only
             moves elements; ``data`` reads at indices that are data.
         function: the scalar function that an elementwise operator maps, by name.
+        reducer: of a reduction over axes, what reduces them: ``sum`` for ReduceSum; ``mean`` is one
+            too. Empty for softmax, pooling and layer normalization.
         vendor: a library's fused kernel, as ``FusedMatmul``: the optimizer introduces it, capture
             never does.
         expand: for an operator that a rule file defines: returns the term that it equals, from its
@@ -47,6 +49,7 @@ class Operator:
     attrs: tuple[tuple[str, AttrKind], ...] = ()
     kind: Kind = "elementwise"
     function: str = ""
+    reducer: str = ""
     vendor: bool = False
     expand: Callable[[Sequence[Any], Sequence[Attr]], Any] | None = None
     digest: bytes = b""
@@ -141,6 +144,7 @@ _OTHERS: Final = (
             inference.reduction(reducer),
             _REDUCE,
             "reduction",
+            reducer=reducer,
         )
         for reducer in ("sum", "max", "min", "prod", "mean")
     ),

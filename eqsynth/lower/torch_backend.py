@@ -119,7 +119,7 @@ def _may_give_back(term: Tensor) -> bool:
     """Whether torch's function for the term may return one of its arguments, or a view of one."""
     if not isinstance(term, Op):
         return True
-    if term.name == "Cast" or (term.name.startswith("Reduce") and not term.attrs[0]):
+    if term.name == "Cast" or (term.row.reducer and not term.attrs[0]):
         return True
     return term.row.kind in ("view", "opaque")
 
@@ -149,7 +149,7 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
         # product.
         for matrices in matmul_layouts(term):
             yield (*matrices, *plain[2:]), contiguous(rank)
-    elif term.name.startswith("Reduce") and len(args[0].shape) == 4:
+    elif term.row.reducer and len(args[0].shape) == 4:
         yield (channels_last(4),), contiguous(rank)
     elif "2d" in term.name:
         last = tuple(channels_last(4) if len(a.shape) == 4 else contiguous(1) for a in args)

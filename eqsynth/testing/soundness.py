@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from eqsynth.egraph.tactics.table import NUMERICS, claims_too_much
+from eqsynth.egraph.tactics.table import LAWS, claims_too_much
 from eqsynth.errors import EqsynthError, RuleError
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.rules import Rule, RuleSet
@@ -204,7 +204,7 @@ class _Check:
         if self.rule.kind == "law-request" and claims_too_much(self.rule.law, self.rule.numerics):
             # Samples seldom show this fault: digits are lost only where terms nearly cancel.
             what = f"the law {self.rule.law} isn't {self.rule.numerics}"
-            hint = f"Say :numerics {NUMERICS.get(self.rule.law, 'real')}."
+            hint = f"Say :numerics {LAWS[self.rule.law].numerics}."
             return self._checked(UnsoundRule("numerics", self.rule, what, hint))
         scopes = self.template.has_scopes
         longer = _FAMILIES if scopes else 1

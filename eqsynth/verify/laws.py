@@ -13,7 +13,7 @@ proof by Z3 nor a sample of the rule, so it has its own outcome: ``by law``.
 ``tests/verify/test_laws.py`` watches saturations and checks that each step of a law calls a
 function that is listed for that law below.
 
-Some laws compute their answers themselves (``COMPUTED`` of ``egraph/tactics/table.py``): they put
+Some laws compute their answers themselves (``computed`` in ``egraph/tactics/table.py``): they put
 terms into forms in which two proofs meet. ``ARGUED`` names the file with their proof, and the test
 of that proof with random arguments.
 """

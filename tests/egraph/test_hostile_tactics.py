@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -32,7 +33,7 @@ from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.tactics.moving import bounded, read_by, reindexed, termwise
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.requests import Using
-from eqsynth.egraph.tactics.table import COMPUTED, LAWS
+from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, EquivalenceError, LawError
 from eqsynth.ir.index import Index, It
@@ -351,8 +352,9 @@ class Door:
 def replace_all(
     monkeypatch: pytest.MonkeyPatch, tactic: Callable[[str], Any], but: frozenset[str] = frozenset()
 ) -> Door:
-    for law in LAWS.keys() - COMPUTED - but:
-        monkeypatch.setitem(LAWS, law, tactic(law))
+    for law, entry in LAWS.items():
+        if not entry.computed and law not in but:
+            monkeypatch.setitem(LAWS, law, replace(entry, tactic=tactic(law)))
     return Door(monkeypatch)
 
 

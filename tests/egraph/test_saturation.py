@@ -448,10 +448,11 @@ def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
 # Runs in the worker: e-graphs are handed over as often as possible, and one law kills the process.
 PLANTED = """
 import os
+from dataclasses import replace
 from eqsynth.egraph import saturation
 from eqsynth.egraph.tactics.table import LAWS
 saturation._CHECKPOINT_S = saturation._CHECKPOINT_SHARE = 0.0
-LAWS["match-epilogue"] = lambda view, row: os._exit(3)
+LAWS["match-epilogue"] = replace(LAWS["match-epilogue"], tactic=lambda view, row: os._exit(3))
 """
 
 
@@ -480,7 +481,7 @@ def test_a_fault_in_a_law_costs_its_own_answers(monkeypatch: pytest.MonkeyPatch)
     product = op("Matmul", leaf("w", 8, 8), leaf("x", 8, 8))
     roots = (op("Relu", op("Matmul", product, leaf("y", 8, 1))),)
     whole = saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, False)
-    monkeypatch.setitem(LAWS, "factor", broken)
+    monkeypatch.setitem(LAWS, "factor", replace(LAWS["factor"], tactic=broken))
     found = saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, False)
     assert not whole.faults and found.faults == {"factor": "ZeroDivisionError('a fault in a law')"}
     assert whole.matches["factor"] and not found.matches.get("factor")

@@ -12,17 +12,18 @@ from typing import Any
 
 from eqsynth.calculus.conditions import is_product
 from eqsynth.egraph.scope_rules.building import answers
-from eqsynth.egraph.tactics.requests import Later, Law, inlinable, underived
+from eqsynth.egraph.tactics.entry import Entry
+from eqsynth.egraph.tactics.requests import Later, inlinable, underived
 from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import Tensor
 from eqsynth.rules import RuleSet
 from eqsynth.rules.scope_rules.syntax import ScopeRule
 
 
-def laws_of(rules: RuleSet) -> Mapping[str, Law]:
+def laws_of(rules: RuleSet) -> Mapping[str, Entry]:
     """The laws of the rules of scopes, by the rules' names."""
     return {
-        rule.law: partial(_answered, rule.scopes)
+        rule.law: Entry(partial(_answered, rule.scopes), computed=True)
         for rule in rules.rules
         if rule.scopes is not None and rule.kind == "law-request"
     }

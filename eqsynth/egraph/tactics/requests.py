@@ -42,7 +42,7 @@ class Using:
 
 Said = Path | Steps | Tensor | Using
 """The answer of a law: steps of the calculus, or a path of steps with the scope at its end. Laws
-that compute their answers themselves (``COMPUTED`` in ``table.py``) answer with a term."""
+that compute their answers themselves (``Entry.computed``) answer with a term."""
 
 Law = Callable[[View, Sequence[Any]], Iterable[Said]]
 

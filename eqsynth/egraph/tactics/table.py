@@ -34,11 +34,11 @@ from eqsynth.egraph.tactics import (
     transposed,
     windows,
 )
+from eqsynth.egraph.tactics.entry import Entry
 from eqsynth.egraph.tactics.opening import matched
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
     Later,
-    Law,
     flat,
     inlinable,
     is_gate,
@@ -79,23 +79,16 @@ def _view(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     e, name, args = row
     if view.eclass(e) in view.instantiated:
         return []
-    return _operators(view, e, name, args)
+    return [(Define(op),) for op in view.operators(e) if op.name == name and op.args == args]
 
 
 def _reduction(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     e, x, axes, keepdim, reducer = row
-    name = f"Reduce{reducer.capitalize()}"
-    return _operators(view, e, name, (x,), (axes, keepdim))
-
-
-def _operators(
-    view: View, e: ClassRef, name: str, args: Sequence[Tensor], *attrs: tuple[Any, ...]
-) -> list[Steps]:
-    """Definitions of the e-class by its members that are this operator of these arguments."""
+    said = (reducer, (x,), (axes, keepdim))
     return [
         (Define(op),)
         for op in view.operators(e)
-        if op.name == name and op.args == args and (not attrs or op.attrs == attrs[0])
+        if (op.row.reducer, op.args, op.attrs) == said
     ]
 
 
@@ -360,101 +353,77 @@ def _stack(view: View, row: Sequence[Any]) -> Iterable[Steps]:
     return [steps for part in parts for steps in matched(scope, part)]
 
 
-LAWS: Final[dict[str, Law]] = {
-    "definition": _definition,
-    "view": _view,
-    "reduction": _reduction,
-    "canonical-form": _canonical_form,
-    "derived-form": _derived_form,
-    "identity-view": _identity_view,
-    "traversal-merge": _traversal_merge,
-    "reduction-merge": _reduction_merge,
-    "view-merge": _view_merge,
-    "expression-fusion": _expression_fusion,
-    "factor": algebra.factor,
-    "fold-constants": algebra.fold_constants,
-    "iterator-merge": _iterator_merge,
-    "reduction-unfold": _reduction_unfold,
-    "phase-select": _phase_select,
-    "rfactor": _rfactor,
-    "distribute": algebra.distribute,
-    "expand": expanding.expand,
-    "expand-cancels": expanding.expand_cancels,
-    "expand-points": expanding.expand_points,
-    "common-factor": algebra.common_factors,
-    "expression-split": algebra.expression_split,
-    "tap-merge": algebra.tap_merge,
-    "like-terms": algebra.like_terms,
-    "term-split": algebra.term_split,
-    "fold-terms": algebra.fold_terms,
-    "quotient": algebra.quotient,
-    "invariants": algebra.invariants,
-    "multiply-out": algebra.multiply_out,
-    "read-constants": algebra.read_constants,
-    "derived-constants": algebra.derived_constants,
-    "gather-rows": algebra.gather_rows,
-    "rows-by-place": algebra.rows_by_place,
-    "ungather-rows": algebra.ungather_rows,
-    "part": algebra.part,
-    "restrict": algebra.restrict,
-    "reach": algebra.reach,
-    "extremum": algebra.extremum,
-    "sum-split": converging.sum_split,
-    "variable-substitution": converging.variable_substitution,
-    "correlate": correlating.by_tiles(loses=False),
-    "correlate-losing": correlating.by_tiles(loses=True),
-    "boundary-tighten": converging.boundary_tighten,
-    "traversal-order": _traversal_order,
-    "iterator-split": converging.iterator_split,
-    "operand-split": converging.operand_split,
-    "window-split": converging.window_split,
-    "match-matmul": converging.matching(matching.match_matmul),
-    "match-conv2d": converging.matching(windows.match_conv2d),
-    "match-conv-transpose2d": converging.matching(transposed.match_conv_transpose2d, phased=True),
-    "match-g2bmm": converging.matching(windows.match_g2bmm, banded=True),
-    "match-gbmm": converging.matching(windows.match_gbmm),
-    "match-view": _match_view,
-    "stack": _stack,
-    "merge-matmuls": sharing.merging("Matmul", -1),
-    "merge-conv2ds": sharing.merging("Conv2d", 1),
-    "match-epilogue": _match_epilogue,
+LAWS: Final[dict[str, Entry]] = {
+    "definition": Entry(_definition, numerics="bitwise", about="class", means=True),
+    "view": Entry(_view, numerics="bitwise", about="class", means=True),
+    "reduction": Entry(_reduction, numerics="bitwise", about="class", means=True),
+    "canonical-form": Entry(_canonical_form, means=True, again=True),
+    "derived-form": Entry(_derived_form, means=True, again=True),
+    "identity-view": Entry(_identity_view),
+    "traversal-merge": Entry(_traversal_merge, means=True, again=True),
+    "reduction-merge": Entry(_reduction_merge, again=True),
+    "view-merge": Entry(_view_merge, again=True),
+    "expression-fusion": Entry(_expression_fusion, means=True, again=True),
+    "factor": Entry(algebra.factor),
+    "fold-constants": Entry(algebra.fold_constants),
+    "iterator-merge": Entry(_iterator_merge),
+    "reduction-unfold": Entry(_reduction_unfold),
+    "phase-select": Entry(_phase_select),
+    "rfactor": Entry(_rfactor),
+    "distribute": Entry(algebra.distribute),
+    "expand": Entry(expanding.expand, numerics="proof", means=True, again=True, computed=True),
+    "expand-cancels": Entry(
+        expanding.expand_cancels, numerics="proof-cancels", means=True, again=True, computed=True
+    ),
+    "expand-points": Entry(
+        expanding.expand_points, numerics="proof", means=True, again=True, computed=True
+    ),
+    "common-factor": Entry(algebra.common_factors, again=True),
+    "expression-split": Entry(algebra.expression_split, again=True),
+    "tap-merge": Entry(algebra.tap_merge, again=True),
+    "like-terms": Entry(algebra.like_terms, means=True),
+    "term-split": Entry(algebra.term_split, again=True),
+    "fold-terms": Entry(algebra.fold_terms, again=True),
+    "quotient": Entry(algebra.quotient),
+    "invariants": Entry(algebra.invariants),
+    "multiply-out": Entry(algebra.multiply_out, numerics="cancels", again=True),
+    "read-constants": Entry(algebra.read_constants, means=True),
+    "derived-constants": Entry(algebra.derived_constants, means=True),
+    "gather-rows": Entry(algebra.gather_rows, about="rows", again=True),
+    "rows-by-place": Entry(algebra.rows_by_place, about="rows", means=True, again=True),
+    "ungather-rows": Entry(algebra.ungather_rows, again=True),
+    "part": Entry(algebra.part, again=True),
+    "restrict": Entry(algebra.restrict, again=True),
+    "reach": Entry(algebra.reach, again=True),
+    "extremum": Entry(algebra.extremum),
+    "sum-split": Entry(converging.sum_split),
+    "variable-substitution": Entry(converging.variable_substitution),
+    "correlate": Entry(correlating.by_tiles(loses=False)),
+    "correlate-losing": Entry(correlating.by_tiles(loses=True), numerics="cancels"),
+    "boundary-tighten": Entry(converging.boundary_tighten),
+    "traversal-order": Entry(_traversal_order),
+    "iterator-split": Entry(converging.iterator_split),
+    "operand-split": Entry(converging.operand_split, again=True),
+    "window-split": Entry(converging.window_split),
+    "match-matmul": Entry(converging.matching(matching.match_matmul), operators=True),
+    "match-conv2d": Entry(converging.matching(windows.match_conv2d), operators=True),
+    "match-conv-transpose2d": Entry(
+        converging.matching(transposed.match_conv_transpose2d, phased=True), operators=True
+    ),
+    "match-g2bmm": Entry(converging.matching(windows.match_g2bmm, banded=True), operators=True),
+    "match-gbmm": Entry(converging.matching(windows.match_gbmm), operators=True),
+    "match-view": Entry(_match_view, numerics="bitwise", operators=True),
+    "stack": Entry(_stack),
+    "merge-matmuls": Entry(sharing.merging("Matmul", -1), about="class", operators=True),
+    "merge-conv2ds": Entry(sharing.merging("Conv2d", 1), about="class", operators=True),
+    "match-epilogue": Entry(_match_epilogue, again=True, operators=True),
 }
 
-# Laws that still compute their answers themselves; their terms are put into the e-graph unchecked.
-# All others answer with steps of the calculus, which ``answers.py`` applies.
-COMPUTED: Final = frozenset({"expand", "expand-cancels", "expand-points"})
-# Law -> the numerics of its answers, if not ``real``. A rule that requests the law must not claim
-# better numerics. For definitions and views the rule itself states them, and its samples test them.
-NUMERICS: Final = {
-    "definition": "bitwise", "view": "bitwise", "reduction": "bitwise", "match-view": "bitwise",
-    "multiply-out": "cancels", "correlate-losing": "cancels", "expand": "proof",
-    "expand-cancels": "proof-cancels", "expand-points": "proof",
-}  # fmt: skip
 _WEAKER: Final = {
     "bitwise": ("real", "approx", "cancels", "proof", "proof-cancels"),
     "real": ("approx", "cancels", "proof", "proof-cancels"),
     "cancels": ("proof-cancels",), "proof": ("proof-cancels",), "proof-cancels": (),
 }  # fmt: skip
-# Laws that say what a term computes. Constants are asked for these only: a constant is computed
-# once, so other ways to compute it aren't worth deriving.
-MEANING: Final = (
-    "definition", "view", "reduction", "canonical-form", "derived-form", "expression-fusion",
-    "traversal-merge", "read-constants", "derived-constants", "like-terms", "expand",
-    "expand-cancels", "expand-points", "rows-by-place",
-)  # fmt: skip
-# Laws that look at the members of the e-classes that a scope reads. They are asked again when these
-# e-classes get new members.
-ASKED_AGAIN: Final = (
-    "canonical-form", "derived-form", "traversal-merge", "reduction-merge", "view-merge",
-    "expression-fusion", "match-epilogue", "gather-rows", "ungather-rows", "common-factor",
-    "term-split", "multiply-out", "fold-terms", "part", "restrict", "reach", "expression-split",
-    "tap-merge", "operand-split", "expand", "expand-cancels", "expand-points", "rows-by-place",
-)  # fmt: skip
-# Laws that answer with operators for a scope or a product.
-MAKES_OPERATORS: Final = frozenset({
-    "match-matmul", "match-conv2d", "match-conv-transpose2d", "match-g2bmm", "match-gbmm",
-    "match-view", "match-epilogue", "merge-matmuls", "merge-conv2ds",
-})  # fmt: skip
 
 
 def claims_too_much(law: str, numerics: str) -> bool:
@@ -463,5 +432,7 @@ def claims_too_much(law: str, numerics: str) -> bool:
     >>> claims_too_much("multiply-out", "real"), claims_too_much("factor", "cancels")
     (True, False)
     """
-    kept = NUMERICS.get(law, "real")
-    return law in LAWS and numerics.split()[0] not in (kept, *_WEAKER[kept])
+    if law not in LAWS:
+        return False
+    kept = LAWS[law].numerics
+    return numerics.split()[0] not in (kept, *_WEAKER[kept])

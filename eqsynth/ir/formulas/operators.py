@@ -81,9 +81,9 @@ def _attributes(op: Op) -> list[str]:
         elif isinstance(value, tuple):
             usual = {"stride": 1, "dilation": 1, "padding": None, "output_padding": 0}
             alike = f"{value[0]}" if len(set(value)) == 1 else str(value)
-            if name == "axes" and op.name.startswith("Reduce"):
+            if name == "axes" and op.row.reducer:
                 told.append(f"axis {alike}" if len(value) == 1 else f"axes {value}")
-            elif name == "padding" and op.name.endswith("Pool2d"):
+            elif name == "padding" and "kernel" in known:
                 told += [f"padding {alike}"] if any(value) else []
             elif name == "padding":
                 kernel = op.args[1].shape[2:]
