@@ -27,18 +27,16 @@ a `definition` says what an operator means; `validated` rules are tested by `eqs
 `eqsynth rules show NAME` has both sides, conditions and places. How rules are written:
 `rules/README.md`; how to write one of your own: `docs/write-a-rule.md`.
 """
-# A law has two rules: a request, and an answer whose name ends in this. The page lists the request,
-# since both state the same.
-_ANSWER: Final = "-apply"
-
 
 def reference(rules: RuleSet) -> str:
     """The page as Markdown."""
-    names = [rule.name for rule in rules.rules if rule.kind != "analysis"]
-    known = set(names)
+    # A form that asks a law makes two rules, the request and the answer. The page lists the
+    # request, since both state the same.
+    asked = {(rule.file, rule.line) for rule in rules.rules if rule.kind == "law-request"}
     found = [
-        entry(rules, name) for name in names
-        if not (name.endswith(_ANSWER) and name.removesuffix(_ANSWER) in known)
+        entry(rules, rule.name) for rule in rules.rules
+        if rule.kind != "analysis"
+        and not (rule.kind == "law-apply" and (rule.file, rule.line) in asked)
     ]  # fmt: skip
     parts = [_HEAD, *_operators()]
     for file, entries in groupby(found, lambda e: Path(e.place.rpartition(":")[0]).name):

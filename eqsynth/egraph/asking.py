@@ -338,7 +338,7 @@ class Requests:
         recorded in ``faults``."""
         computes = self._laws[law].computed
         # If the answer's relation has columns for the parts of a scope, the answer must be one.
-        parts = len(self.rules.known.signatures[f"{law}-answer"].inputs) > 2
+        parts = len(self.rules.known.signatures[self.rules.known.laws[law].answer].inputs) > 2
         found: list[Using] = []
         for answer in said:
             try:

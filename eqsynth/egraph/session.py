@@ -334,7 +334,8 @@ class Session:
         for answer in answers:
             law, e = answer.law, Handle(view.refs[answer.row[0]].handle)
             result = Handle(self._handles[answer.term])
-            facts.append((f"{law}-answer", e, *self._answer(law, answer.term, result)))
+            columns = self._answer(law, answer.term, result)
+            facts.append((self.rules.known.laws[law].answer, e, *columns))
             name = self.requests.rule_name(law, answer.row)
             self.matches[name] += 1
             if law in LAWS and LAWS[law].operators:
@@ -352,7 +353,8 @@ class Session:
     def _answer(self, law: str, answer: Tensor, result: Handle) -> tuple[Any, ...]:
         """Return the columns of an answer's row: its e-class, or the parts of the scope if the
         relation has columns for them."""
-        if len(self.rules.known.signatures[f"{law}-answer"].inputs) == 2:
+        known = self.rules.known
+        if len(known.signatures[known.laws[law].answer].inputs) == 2:
             return (result,)
         assert isinstance(answer, Scope)
         parts = {arg: Handle(self._handles[arg]) for arg in args_of(answer)}

@@ -2,8 +2,7 @@
 
     (ask sum-split :of (Scope t s "sum" b) :when ((>= (vec-length s) 2))
          :gives derived :ruleset derive-explore)
-    ->  (relation sum-split-request (Tensor Ints Ints String Scalar))
-        (relation sum-split-answer (Tensor Ints Ints String Scalar))
+    ->  (law sum-split (Tensor Ints Ints String Scalar) (Tensor Ints Ints String Scalar))
         (rule ((= e (Scope t s "sum" b)) (>= (vec-length s) 2))
               ((sum-split-request e t s "sum" b))
               :ruleset derive-explore :name "sum-split")
@@ -22,6 +21,7 @@ import re
 from typing import Final
 
 from eqsynth.rules.forms import Form, nearest
+from eqsynth.rules.law import law_of, text_of
 from eqsynth.rules.options import WORD, Piece, in_place_of, options_of, words_of
 from eqsynth.rules.sorts import Declarations
 
@@ -62,37 +62,37 @@ def expand_ask(form: Form, known: Declarations) -> tuple[str, list[Form]]:
                          hint="Put parentheses around the facts.")  # fmt: skip
     own: list[str | Piece] = [" :ruleset ", options[":ruleset"], f' :name "{name}']
     facts: list[str | Piece] = [" ", Piece(when.text[1:-1], when.offset + 1)] if when else []
+    own_law = known.laws.get(law.text, law_of(law.text))
     request = in_place_of(form, [
-        "(rule ((= e ", options[":of"], ")", *facts, f") (({law.text}-request e ",
+        "(rule ((= e ", options[":of"], ")", *facts, f") (({own_law.request} e ",
         " ".join(word for word, _ in columns), "))", *own, '")',
     ])  # fmt: skip
-    declared, answers = _answers(law.text, gives.text == "derived")
+    declared, answers = _answers(own_law.answer, gives.text == "derived")
     asked = ("Tensor", *(sort for _, sort in columns))
-    before = [known.signatures.get(f"{law.text}-{part}") for part in ("request", "answer")]
     numerics = options[":numerics"].text.strip('"') if ":numerics" in options else ""
-    if before[1] is not None:
-        if before[1].inputs != declared:
+    if law.text in known.laws:
+        before = [known.signatures[own_law.request].inputs, known.signatures[own_law.answer].inputs]
+        if before[1] != declared:
             raise form.error(f"the law {law.text} gives something else", gives.offset,
-                             expected=_GIVES[before[1].inputs != SCOPE],
+                             expected=_GIVES[before[1] != SCOPE],
                              hint="Say the same as where it was asked first.")  # fmt: skip
-        if before[0] is None or before[0].inputs != asked:
+        if before[0] != asked:
             what = f"the law {law.text} is asked of something else"
             raise form.error(what, options[":of"].offset,
-                             expected=" ".join(before[0].inputs[1:]) if before[0] else "",
+                             expected=" ".join(before[0][1:]),
                              hint="Match what it was asked of first.")  # fmt: skip
         return numerics, [request]
-    relations = [f"(relation {law.text}-{part} ({' '.join(sorts)}))"
-                 for part, sorts in (("request", asked), ("answer", declared))]  # fmt: skip
+    declares = in_place_of(form, [text_of(law.text, asked, declared)])
     apply = in_place_of(form, [answers, *own, '-apply")'])
-    return numerics, [*(in_place_of(form, [text]) for text in relations), request, apply]
+    return numerics, [declares, request, apply]
 
 
-def _answers(law: str, derived: bool) -> tuple[tuple[str, ...], str]:
+def _answers(answer: str, derived: bool) -> tuple[tuple[str, ...], str]:
     """Return the sorts of an answer, and the rule that unites it, without the rule's options."""
     if derived:
         union = "(union e (Scope t s r b)) (derived t s r b)"
-        return SCOPE, f"(rule (({law}-answer e t s r b)) ({union})"
-    return ("Tensor", "Tensor"), f"(rule (({law}-answer e q)) ((union e q))"
+        return SCOPE, f"(rule (({answer} e t s r b)) ({union})"
+    return ("Tensor", "Tensor"), f"(rule (({answer} e q)) ((union e q))"
 
 
 def _columns(form: Form, of: Piece, known: Declarations) -> list[tuple[str, str]]:

@@ -88,10 +88,10 @@ def expand_define(form: Form, known: Declarations) -> tuple[str, list[Form]]:
                 raise form.error(f"{option} is of comprehensions", options[option].offset,
                                  hint="Leave it out.")  # fmt: skip
         law = right.text.strip("()").partition(" ")[0]
-        if right.text.startswith("(") and f"{law}-request" in known.signatures:
+        if right.text.startswith("(") and law in known.laws:
             begin = right.offset + 1 + len(law)
             rest = Piece(right.text[1 + len(law) : -1], begin)
-            says = [f"({law}-request e", rest, ")"]
+            says = [f"({known.laws[law].request} e", rest, ")"]
         else:
             says = ["(union e ", right, ")"]
     forms = []

@@ -29,7 +29,7 @@ from eqsynth.rules.location import DEFAULT_FILES, rule_path, rules_dir
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
 from eqsynth.rules.scope_rules import syntax
-from eqsynth.rules.sorts import Declarations, Signature
+from eqsynth.rules.sorts import Declarations, Law, Signature
 from eqsynth.rules.tree import Var
 
 MAX_BYTES: Final = 16 << 20
@@ -70,7 +70,7 @@ def _remembered(texts: tuple[tuple[str, str], ...]) -> RuleSet:
 
 
 _CLASSES: Final = kept.classes(
-    RuleSet, Rule, Declarations, Signature, Var, Definition, Case, Comprehension,
+    RuleSet, Rule, Declarations, Law, Signature, Var, Definition, Case, Comprehension,
     *(kind for kind in vars(syntax).values() if isinstance(kind, type) and is_dataclass(kind)),
 )  # fmt: skip
 """The classes that a pickled rule set may contain; all of them are plain data."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eqsynth.errors import RuleError
+from eqsynth.rules import law
 from eqsynth.rules.bindings import egg
 from eqsynth.rules.definitions import (
     Case,
@@ -35,7 +36,7 @@ STATUSES = ("definition", "proved", "validated", "unproved")
 NUMERICS = ("bitwise", "real", "cancels", "approx", "proof", "proof-cancels")
 _ALLOWED = (
     "sort", "constructor", "function", "relation", "rewrite", "birewrite", "rule", "ruleset",
-    *HEADS, *TABLES,
+    law.HEAD, *HEADS, *TABLES,
 )  # fmt: skip
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # Declared names are ASCII, so that a look-alike letter of another alphabet can't imitate a name.
@@ -73,7 +74,6 @@ class Loader:
     rulesets: dict[str, Form] = field(default_factory=dict)
     rules: dict[str, Rule] = field(default_factory=dict)
     places: dict[str, Form] = field(default_factory=dict)
-    requests: dict[str, Form] = field(default_factory=dict)
     variables: dict[str, Form] = field(default_factory=dict)
     definitions: dict[str, Definition] = field(default_factory=dict)
     meanings: dict[str, tuple[Case, ...]] = field(default_factory=dict)
@@ -86,12 +86,12 @@ class Loader:
         known = self.known
         return replace(
             self,
-            known=Declarations([*known.eq_sorts], {**known.vecs}, {**known.signatures}),
+            known=Declarations([*known.eq_sorts], {**known.vecs}, {**known.signatures},
+                               {**known.laws}),  # fmt: skip
             declarations=[*self.declarations],
             rulesets={**self.rulesets},
             rules={**self.rules},
             places={**self.places},
-            requests={**self.requests},
             variables={**self.variables},
             definitions={**self.definitions},
             meanings={**self.meanings},
@@ -110,13 +110,6 @@ class Loader:
             self._form(form)
 
     def finish(self) -> RuleSet:
-        for relation, form in self.requests.items():
-            answer = relation.removesuffix("-request") + "-answer"
-            if answer not in self.known.signatures:
-                raise form.error(
-                    f"law has no answer relation {answer}",
-                    hint=nearest(answer, self.known.signatures),
-                )
         return RuleSet(
             tuple(self.declarations),
             self.known,
@@ -128,6 +121,12 @@ class Loader:
     def _form(self, form: Form) -> None:
         if form.head in HEADS:
             self._in_place(form)
+            return
+        if form.head == law.HEAD:
+            name, declared_law, relations = law.expand_law(form)
+            for own in relations:
+                self._form(own)
+            self.known.laws[name] = declared_law
             return
         if form.head in TABLES:
             for own in TABLES[form.head](form):
@@ -340,8 +339,6 @@ class Loader:
             raise form.error("rule is nested too deeply", hint="Simplify it.") from None
         for text in phased.program:
             self._run(text, form)
-        if phased.kind == "law-request":
-            self.requests[phased.relation] = form
         fields = {**self.header, **own_fields(form)}
         status = (said and said.status) or fields.get("status", "unproved").strip()
         numerics = ((said and said.numerics) or fields.get("numerics", "real")).strip()

@@ -61,6 +61,7 @@ class Phased:
     equality: tuple[Tree, Tree] | None
     conditions: tuple[str, ...]
     relation: str
+    law: str
     columns: tuple[tuple[str, str], ...]
     match_ruleset: str
     apply_ruleset: str
@@ -138,7 +139,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
     if len(unions) > 1:
         raise Unusable("rule unites twice", "Write one rule for each equality.")
     lifter = _Lifter(known, taken)
-    answers = [fact for fact in body if fact[0].endswith("-answer")]
+    answers = [fact for fact in body if known.law_answered_by(fact[0]) is not None]
     if not unions or answers:
         return _one_phase(raw, body, unions, others, answers, lifter, wildcards)
     definitions = _definitions(body, known)
@@ -176,6 +177,7 @@ def two_phase(raw: RawRule, known: Declarations) -> Phased:
         (left, right),
         conditions,
         relation,
+        "",
         columns_with_sorts,
         match_ruleset,
         apply_ruleset,
@@ -198,7 +200,8 @@ def _one_phase(
     actions = [_lift_action(action, lifter) for action in (*unions, *others)]
     matching = _ordered((*_take_vectors_apart(body, lifter.taken), *lifter.facts), lifter.known)
     _sorts([], (*matching, *map(_as_fact, actions)), lifter.known)
-    requests = [action for action in others if action[0].endswith("-request")]
+    known = lifter.known
+    requests = [action for action in others if known.law_requested_by(action[0]) is not None]
     kind: Kind = "law-apply" if unions else "law-request" if requests else "analysis"
     match_ruleset = f"{raw.ruleset}/{raw.name}/match" if kind == "law-request" else ""
     apply_ruleset = {
@@ -206,10 +209,11 @@ def _one_phase(
         "law-apply": f"{raw.ruleset}/{raw.name}/apply",
         "analysis": f"{raw.ruleset}/all",
     }[kind]
-    relation, columns = "", tuple[tuple[str, str], ...]()
+    relation, law, columns = "", "", tuple[tuple[str, str], ...]()
     if requests or unions:
         relation = (answers if unions else requests)[0][0]
-        inputs = lifter.known.signatures[relation].inputs
+        law = (known.law_answered_by if unions else known.law_requested_by)(relation) or ""
+        inputs = known.signatures[relation].inputs
         columns = tuple((f"c{index}", sort) for index, sort in enumerate(inputs))
     own = match_ruleset or apply_ruleset
     declare = () if kind == "analysis" else (f"(ruleset {own})",)
@@ -218,6 +222,7 @@ def _one_phase(
         None,
         tuple(_as_written(fact, wildcards) for fact in body),
         relation,
+        law,
         columns,
         match_ruleset,
         apply_ruleset,

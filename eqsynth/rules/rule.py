@@ -18,8 +18,9 @@ class Rule:
 
     The kind `rewrite` unites two terms in two phases: the match phase fills `relation` with the
     values of `columns`, and the apply phase unites. The kind `law-request` adds requests to
-    `relation`, which Python answers; `law-apply` unites with an answer. The kind `analysis` derives
-    facts about e-classes.
+    `relation`, which Python answers; `law-apply` unites with an answer. `law` is the name of the
+    law that these two request or apply; other rules have none. The kind `analysis` derives facts
+    about e-classes.
 
     An empty `match_ruleset` or `apply_ruleset` means that the rule doesn't have this phase; the
     analyses of one ruleset share theirs. `program` is the egglog text of the rule, and `body` the
@@ -40,6 +41,7 @@ class Rule:
     equality: tuple[Tree, Tree] | None
     conditions: tuple[str, ...]
     relation: str
+    law: str
     columns: tuple[tuple[str, str], ...]
     match_ruleset: str
     apply_ruleset: str
@@ -48,15 +50,6 @@ class Rule:
     written: tuple[tuple[str, Tree], ...]
     actions: tuple[Tree, ...] = ()
     scopes: ScopeRule | None = None
-
-    @property
-    def law(self) -> str:
-        """The name of the law that the rule requests or applies, or an empty text."""
-        if self.kind == "law-request":
-            return self.relation.removesuffix("-request")
-        if self.kind == "law-apply":
-            return self.relation.removesuffix("-answer")
-        return ""
 
     def binding(self, match: Sequence[Any]) -> Mapping[str, Any]:
         """Return the values of the variables in one row of `relation`."""

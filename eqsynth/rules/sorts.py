@@ -83,17 +83,37 @@ class Signature:
     output: str
 
 
+@dataclass(frozen=True)
+class Law:
+    """The relations of a law: rules file requests in one, and Python answers in the other."""
+
+    request: str
+    answer: str
+
+
 @dataclass
 class Declarations:
-    """The declarations of the files loaded so far."""
+    """The declarations of the files loaded so far.
+
+    A relation is a law's request or answer because a form ``law`` declared it, whatever its name.
+    """
 
     eq_sorts: list[str] = field(default_factory=list)
     vecs: dict[str, str] = field(default_factory=dict)
     signatures: dict[str, Signature] = field(default_factory=dict)
+    laws: dict[str, Law] = field(default_factory=dict)
 
     @property
     def sorts(self) -> tuple[str, ...]:
         return (*BASE_SORTS, *self.eq_sorts, *self.vecs)
+
+    def law_requested_by(self, relation: str) -> str | None:
+        """The law whose requests the relation holds; None for any other relation."""
+        return next((name for name, law in self.laws.items() if law.request == relation), None)
+
+    def law_answered_by(self, relation: str) -> str | None:
+        """The law whose answers the relation holds; None for any other relation."""
+        return next((name for name, law in self.laws.items() if law.answer == relation), None)
 
     def is_constructor(self, name: str) -> bool:
         return name in self.signatures and self.signatures[name].kind == "constructor"

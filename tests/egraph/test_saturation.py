@@ -431,8 +431,7 @@ def test_a_rule_that_changes_a_type_is_refused(tmp_path: Path, text: str, progra
 
 def test_a_law_that_nobody_answers_is_refused(tmp_path: Path) -> None:
     text = """
-(relation unheard-request (Tensor))
-(relation unheard-answer (Tensor Tensor))
+(law unheard (Tensor) (Tensor Tensor))
 ;; e = whatever the law says
 (rule ((= e (Relu x))) ((unheard-request e)) :ruleset define :name "unheard")
 (rule ((unheard-answer e q)) ((union e q)) :ruleset define :name "unheard-apply")

@@ -23,8 +23,7 @@ def loaded(tmp_path: Path, text: str) -> tuple[Path, list[str]]:
 def test_it_stands_for_a_request_and_an_answer(tmp_path: Path) -> None:
     asked = '(ask own :of (Scope t s "sum" b) :when ((>= (vec-length s) 2)) :ruleset match)'
     written = """\
-(relation own-request (Tensor Ints Ints String Scalar))
-(relation own-answer (Tensor Tensor))
+(law own (Tensor Ints Ints String Scalar) (Tensor Tensor))
 (rule ((= e (Scope t s "sum" b)) (>= (vec-length s) 2)) ((own-request e t s "sum" b))
       :ruleset match :name "own")
 (rule ((own-answer e q)) ((union e q)) :ruleset match :name "own-apply")
@@ -35,8 +34,7 @@ def test_it_stands_for_a_request_and_an_answer(tmp_path: Path) -> None:
 def test_what_it_derives_is_marked(tmp_path: Path) -> None:
     asked = "(ask own :of (Scope t s r b) :gives derived :ruleset match)"
     written = """\
-(relation own-request (Tensor Ints Ints String Scalar))
-(relation own-answer (Tensor Ints Ints String Scalar))
+(law own (Tensor Ints Ints String Scalar) (Tensor Ints Ints String Scalar))
 (rule ((= e (Scope t s r b))) ((own-request e t s r b)) :ruleset match :name "own")
 (rule ((own-answer e t s r b)) ((union e (Scope t s r b)) (derived t s r b))
       :ruleset match :name "own-apply")

@@ -172,8 +172,7 @@ def test_strings_are_written_as_they_were_read() -> None:
 def test_laws_and_analyses_run_in_one_phase() -> None:
     request, apply, shape = load("""
         ;; a law       [Paper 1]
-        (relation split-request (T i64))
-        (relation split-answer (T T))
+        (law split (T i64) (T T))
         (rule ((= e (Add (Num n) b))) ((split-request e n)) :ruleset r :name "split")
         (rule ((split-answer e x)) ((union e x)) :ruleset r :name "split-apply")
         (rule ((= e (Add a b)) (= s (shape a))) ((set (shape e) s)) :ruleset analysis :name "add-s")
@@ -189,14 +188,32 @@ def test_laws_and_analyses_run_in_one_phase() -> None:
     assert (shape.kind, shape.equality, shape.apply_ruleset) == ("analysis", None, "analysis/all")
 
 
-def test_request_without_an_answer_relation() -> None:
-    error = refused("""
-        (relation split-request (T))
-        (relation splt-answer (T T))
+def test_only_a_declared_law_has_requests_and_answers() -> None:
+    """The names of relations decide nothing: what a law's relations are, the form ``law`` says."""
+    request, apply, other = load("""
+        (law split (T) (T T))
+        (relation own-request (T))
+        (relation own-answer (T T))
+        (rule ((= e (Num 1))) ((own-request e)) :ruleset analysis :name "own")
+        (rule ((own-answer e x)) ((union e x)) :ruleset r :name "own-apply")
         (rule ((= e (Num 1))) ((split-request e)) :ruleset r :name "split")
-    """)
-    assert error.what.endswith("split-answer")
-    assert "splt-answer" in error.hint
+    """).rules
+    assert [(r.kind, r.law) for r in (request, apply, other)] == [
+        ("analysis", ""),
+        ("rewrite", ""),
+        ("law-request", "split"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["(law)", "(law split)", "(law split (T))", "(law (T) (T T))",
+                                  "(law split (T) (T T) :n)", "(law split T (T T))"])  # fmt: skip
+def test_a_law_is_a_name_and_two_lists_of_sorts(text: str) -> None:
+    assert "a name and the sorts" in refused(text).what
+
+
+def test_a_law_is_declared_once() -> None:
+    assert "exists already" in refused("(law split (T) (T T))\n(law split (T) (T T))").what
+    assert "unknown sort" in refused("(law split (T) (T Q))").what
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ GOOD = HEADER + """
 """
 BAD = GOOD + '(rewrite (Rely x) x :ruleset own :name "own-bad")'
 UNANSWERED = GOOD + """
-(relation odd-request (Tensor))
-(rule ((= e (Relu x))) ((odd-request e)) :ruleset own :name "own-odd")
+(relation odd-answer (Tensor Tensor))
+(law odd (Tensor) (Tensor Tensor))
 """
 
 

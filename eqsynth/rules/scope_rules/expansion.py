@@ -2,8 +2,7 @@
 
     (rule-of-scopes "[*x] = max(*y) -F => [*x] = -{min(*y) F}"
       :numerics bitwise :ruleset contract-explore :name "max-of-negative")
-    ->  (relation max-of-negative-request (Tensor Ints Ints String Scalar))
-        (relation max-of-negative-answer (Tensor Tensor))
+    ->  (law max-of-negative (Tensor Ints Ints String Scalar) (Tensor Tensor))
         (rule ((= e (Scope t s "max" b)) (>= (vec-length s) 1) (= b (Prod v)))
               ((max-of-negative-request e t s "max" b))
               :ruleset contract-explore :name "max-of-negative")
@@ -21,7 +20,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from eqsynth.rules.ask import SCOPE
 from eqsynth.rules.forms import Form
+from eqsynth.rules.law import law_of, text_of
 from eqsynth.rules.options import options_of, words_of
 from eqsynth.rules.scope_rules.cursor import TextError
 from eqsynth.rules.scope_rules.parser import parse
@@ -101,9 +102,9 @@ def _texts(rule: ScopeRule, name: str, ruleset: str, derived: bool) -> Iterable[
     if isinstance(side.body, Plus | Times):
         facts.append(f"(= b ({'Sum' if isinstance(side.body, Plus) else 'Prod'} v))")
     own = f':ruleset {ruleset} :name "{name}'
-    yield f"(relation {name}-request (Tensor Ints Ints String Scalar))"
-    yield f"(relation {name}-answer (Tensor {'Ints Ints String Scalar' if derived else 'Tensor'}))"
+    law = law_of(name)
+    yield text_of(name, SCOPE, SCOPE if derived else ("Tensor", "Tensor"))
     yield (f"(rule ((= e (Scope t s {reducer} b)) {' '.join(facts)}) "
-           f'(({name}-request e t s {reducer} b)) {own}")')  # fmt: skip
+           f'(({law.request} e t s {reducer} b)) {own}")')  # fmt: skip
     answer = "(union e (Scope t s r b)) (derived t s r b)" if derived else "(union e q)"
-    yield f'(rule (({name}-answer e {"t s r b" if derived else "q"})) ({answer}) {own}-apply")'
+    yield f'(rule (({law.answer} e {"t s r b" if derived else "q"})) ({answer}) {own}-apply")'
