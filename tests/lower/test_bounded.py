@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from torch._inductor import cpu_vec_isa
 
 import eqsynth
 from eqsynth.compile_backend import _Inductor
@@ -66,6 +67,7 @@ def test_a_graph_whose_compiler_is_late_stays_as_it_is(slow_compiler: Path) -> N
     assert made.failed and called is made.plain
     torch.testing.assert_close(called(x), graph(x))
     assert _ended(slow_compiler) and not (slow_compiler / "done").exists()
+    assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 0
 
 
 def test_a_region_whose_compiler_is_late_is_refused(slow_compiler: Path) -> None:
@@ -76,6 +78,8 @@ def test_a_region_whose_compiler_is_late_is_refused(slow_compiler: Path) -> None
             inductor.Inductor().compiled(region, {})
         assert bounded.is_late(caught.value)
     assert _ended(slow_compiler) and not (slow_compiler / "done").exists()
+    # A test of vector instructions that the deadline has ended says nothing about the processor.
+    assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 0
 
 
 def test_operators_are_lowered_up_to_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
