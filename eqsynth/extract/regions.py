@@ -27,7 +27,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.handing import CHOSEN, ORIGINAL, SIDES, Try, handed
 from eqsynth.extract.kernel import Backend, Compiling, Kernel, Layout, contiguous
 from eqsynth.extract.plan import Plan, PlanStep, State
-from eqsynth.extract.search import CLEAR, NEGLIGIBLE, Extraction, Measure, OnEngine
+from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure, OnEngine
 from eqsynth.extract.spans import Span, Spans, spans
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
@@ -37,6 +37,11 @@ from eqsynth.ir.work import flops
 LIGHT = 0.1
 """A range of spans that takes less than this part of the plan's time isn't tried by itself: an
 engine takes seconds to compile it, and could save no more than this part."""
+
+CLEAR = 1.5
+"""If the plan's own kernels and the engine differ by more than this factor on a range of spans, one
+of them is better throughout, so the range isn't split further. If a slow engine, by what it takes
+for the original, can't come this near to the best program, it gets no sample of the chosen one."""
 
 NEAR = 1.1
 """A factor within which two times count as nearly equal. If an engine takes longer for the chosen
@@ -107,14 +112,13 @@ def with_engines(
 ) -> Extraction:
     """Return the extraction, with regions on engines where these were measured to be faster.
 
-    First the whole program is tried, then its halves unless one side is clearly faster (``CLEAR``),
-    then their halves, as long as the last step gained at least a hundredth: an engine takes seconds
-    to compile each. A slow engine first gets a sample of the chosen program, and the whole only if
-    it doesn't lose on the sample; it gets no sample if, by what it takes for the original, it can't
-    come near to the best program. A region is timed as a whole, so it is compared with the time of
-    the plan's own kernels as a program (``Extraction.together``). No compilation is begun in the
-    last half of ``deadline_s``, nor if less time is left than one takes. At the deadline the
-    measurements so far decide.
+    First the whole program is tried, then its halves unless one side is clearly faster, then their
+    halves, as long as the last step gained at least a hundredth: an engine takes seconds to compile
+    each. A slow engine first gets a sample of the chosen program, and the whole only if it doesn't
+    lose on the sample. A region is timed as a whole, so it is compared with the time of the plan's
+    own kernels as a program (``Extraction.together``). No compilation is begun in the last half of
+    ``deadline_s``, nor if less time is left than one takes. At the deadline the measurements so far
+    decide.
 
     Args:
         tell: called with steps before their kernels are measured, and with whether each is the

@@ -176,11 +176,11 @@ def test_kernels_in_the_places_of_a_plan_are_timed_before_the_solver_is_asked_ag
     assert not search._places_are_open(None) and search.joint is None
 
 
-@pytest.mark.parametrize(("rival_s", "asks"), [(math.inf, True), (1.4, True), (1.3, False)])
+@pytest.mark.parametrize(("rival_s", "asks"), [(math.inf, True), (0.81, True), (0.79, False)])
 def test_the_solver_is_not_asked_where_an_engine_is_far_ahead(
     rival_s: float, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plan takes 2 s, so an engine that takes less than 1.33 s is far ahead. The plan's kernels
+    """The plan takes 2 s, so an engine that takes less than 0.8 s is far ahead. The plan's kernels
     are timed all the same."""
     costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
     best, asked = Selection.best, list[bool]()
