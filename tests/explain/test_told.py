@@ -195,6 +195,7 @@ def test_a_long_program_has_some_of_its_regions_in_the_table() -> None:
     assert len(report.regions) == 40
 
 
+@TOGETHER
 def test_equal_layers_are_told_once(explanations: dict[str, Explanation]) -> None:
     twice = [c for c in explanations["two_layers"].changes if len(c.places) == 2]
     assert twice

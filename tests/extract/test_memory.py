@@ -123,6 +123,7 @@ def convolutions() -> torch.nn.Module:
     return torch.nn.Sequential(first, torch.nn.ReLU(), second).eval()
 
 
+@pytest.mark.rotating
 def test_a_program_keeps_the_bound(convolutions: torch.nn.Module) -> None:
     x = torch.randn(1, 16, 16, 16)
 
