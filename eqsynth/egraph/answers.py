@@ -23,7 +23,7 @@ from eqsynth.egraph.view import View
 from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
 
 
-def _is_about(law: str) -> str:
+def _about(law: str) -> str:
     """Which term a law's requests are about (``Entry.about``); rules of scopes are about scopes."""
     return LAWS[law].about if law in LAWS else "scope"
 
@@ -125,7 +125,7 @@ def _is_known(view: View, tensor: Tensor, equal: Equal) -> bool:
 
 def asked(law: str, row: Sequence[Any]) -> Tensor:
     """Return the term that a request is about."""
-    about = _is_about(law)
+    about = _about(law)
     if about == "rows":
         return Op("Embedding", tuple(row[1:]))
     if about == "class":
@@ -137,7 +137,7 @@ def asked(law: str, row: Sequence[Any]) -> Tensor:
 def left_side(answer: Answer, e: Handle) -> Any:
     """Return the left side of a law's equality: the requested scope, in which each e-class that the
     law relied on is replaced by the member; for laws of e-classes the e-class itself."""
-    if _is_about(answer.law) == "class":
+    if _about(answer.law) == "class":
         return e
 
     def encoded(term: Tensor, members: Mapping[Tensor, Tensor]) -> Any:

@@ -61,8 +61,7 @@ quarter of the full work takes as long as building and timing 30 kernels."""
 BEATEN = 2.5
 """If the greedy plan takes more than so many times what an engine takes for the original, the
 solver isn't asked for a better plan, and no plan is built to be timed in place. (NasRNN: the solver
-took the plan from 2.6 to 1.45 ms, and OpenVINO takes 1.4. LSTM: the greedy plan takes 3.5 times as
-long as OpenVINO.)"""
+took the plan from 2.6 to 1.45 ms, and OpenVINO takes 1.4, so a factor of 1.5 was too small.)"""
 
 TOLD = 0.5
 """A gap of this size or more isn't reported, since such a bound says nothing about the plan."""
@@ -155,8 +154,8 @@ def extract(
         bound: the bound on the memory of the plan's program (``memory.py``). If no plan is found
             within it, a plan that needs little memory is returned.
         rival_s: time of the whole original on the fastest engine. Where no plan can come near it,
-            the greedy plan is good enough: its terms are handed to engines. (LSTM: own kernels take
-            1.5 ms, OpenVINO 0.43, and the solver took 8 to 20 s.)
+            the greedy plan is good enough: its terms are handed to engines. (LSTM: OpenVINO wins
+            by far, and the solver took 8 to 20 s.)
 
     Raises:
         ExtractionError: no backend can compute an output, or only with a value above
