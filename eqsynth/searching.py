@@ -213,7 +213,7 @@ class Search:
                 again_s = measurer.preparing_s() / max(len(tried), 1) + build_s(own.plan)
                 found = with_engines(
                     graph, own, tried, costs, measurer, max(0.0, self._left_s() - again_s),
-                    partial(self._tell, graph), measurer.in_turns,
+                    partial(self._tell, graph), measurer.in_turns, measurer.preparing_s(),
                 )  # fmt: skip
             if timing:
                 told = recalled or chosen.Chosen(own, found, costs.relied_on(), limit_s)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.turns import PARTS
+from tests.turns import MOST, PARTS
 
 # Before torch is imported by anything: two threads, also in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -46,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--part", default="all", metavar="all|today|N",
-        help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on",
+        help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on "
+        f"(every {MOST}th of those that say so)",
     )  # fmt: skip
     parser.addoption(
         "--differential-part", default=None, help="which part of the table of operators is run"
@@ -60,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """One cache directory for the whole run, so that the machine is measured once; with xdist one
     for each of its processes, and another that they share."""
     if config.option.part == "today":  # here: xdist's processes get the number
-        config.option.part = str(date.today().toordinal() % PARTS)
+        config.option.part = str(date.today().toordinal() % MOST)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if not worker:
         os.environ["EQSYNTH_TESTS"] = tempfile.mkdtemp(prefix="eqsynth-tests-")
@@ -100,7 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             group = item.path, mark.kwargs.get("together", item.nodeid)
             turn = groups.setdefault(group, count)
             counts[item.path] = count + (turn == count)
-            if turn % PARTS != int(part) % PARTS:
+            parts = mark.kwargs.get("parts", PARTS)
+            if turn % parts != int(part) % parts:
                 left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -157,7 +159,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     if config.option.part != "all":
         terminalreporter.write_line(
-            f"rotating tests: part {config.option.part} of {PARTS} (--part {config.option.part} "
+            f"rotating tests: part {config.option.part} of {MOST} (--part {config.option.part} "
             "runs it again, --part all runs all)"
         )
     if config.option.cpu:

@@ -30,6 +30,10 @@ def test_in_turn_together(n): pass
 @pytest.mark.parametrize("n", range(2))
 def test_in_turn_later(n): pass
 
+@pytest.mark.rotating(parts=32)
+@pytest.mark.parametrize("n", range(40))
+def test_in_turn_seldom(n): pass
+
 def test_always(): pass
 
 @pytest.mark.parametrize("n", range(6))
@@ -53,10 +57,15 @@ class Collected:
     def pytest_collection_finish(self, session):
         names.append([item.name for item in session.items if "in_turn" in item.name])
 names = []
-for part in ["all", *map(str, range(8))]:
+for part in ["all", *map(str, range(32))]:
     pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "--part", part, sys.argv[1]],
                 plugins=[Collected()])
-whole, *parts = names
+whole, *days = ([name for name in day if "seldom" not in name] for day in names)
+seldom, *daily = ([name for name in day if "seldom" in name] for day in names)
+assert len(seldom) == 40 and sorted(sum(daily, [])) == sorted(seldom)
+assert {len(day) for day in daily} == {1, 2}, daily
+parts = days[:8]
+assert parts * 4 == days
 assert len(whole) == 25, whole
 assert sorted(sum(parts, [])) == sorted(whole), parts
 together = [len([name for name in part if "together" in name]) for part in parts]
@@ -138,4 +147,4 @@ def test_two_processes_run_the_same_part_and_share_what_is_made_once(suite: Path
     part = done.stdout.partition("rotating tests: part ")[2].split()[0]
     again = run(suite, "-m", "pytest", "-q", "--collect-only", "--part", part)
     ran = int(done.stdout.partition(" passed")[0].split()[-1])
-    assert ran in (15, 16, 17, 18) and f"{ran}/38 tests collected" in again.stdout, again.stdout
+    assert ran in range(16, 21) and f"{ran}/78 tests collected" in again.stdout, again.stdout

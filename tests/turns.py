@@ -11,11 +11,22 @@ from hypothesis import seed
 PARTS: Final = 8
 """Of the tests marked `rotating`, `make test` runs every so-manyth."""
 
+MOST: Final = 32
+"""Of tests marked `rotating(parts=MOST)`, `make test` runs every so-manyth. `PARTS` divides it, so
+that the number of a day, modulo `MOST`, says all that is run on that day."""
 
-def by_turns(test: Callable[..., None]) -> Callable[..., None]:
+
+def by_turns(test: Callable[..., None], parts: int = PARTS) -> Callable[..., None]:
     """A test that takes the number of its ``turn``, one in a day: ``@seed(turn)`` above its check
     draws other examples each time, and the test may count them."""
-    return pytest.mark.rotating(pytest.mark.parametrize("turn", range(PARTS))(test))
+    turns = pytest.mark.parametrize("turn", range(parts))(test)
+    return pytest.mark.rotating(parts=parts)(turns)
+
+
+def by_many_turns(test: Callable[..., None]) -> Callable[..., None]:
+    """As :func:`by_turns`, with `MOST` turns: for a long table that would take a day's eighth more
+    than some seconds."""
+    return by_turns(test, MOST)
 
 
 def in_turns(check: Callable[[], None]) -> Callable[[int], None]:

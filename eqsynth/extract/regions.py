@@ -109,21 +109,23 @@ def with_engines(
     deadline_s: float,
     tell: Callable[[Sequence[PlanStep], bool], None] = lambda _steps, _whole: None,
     in_turns: Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing]] = lambda _k, _until: {},
+    compiled_s: float = math.inf,
 ) -> Extraction:
     """Return the extraction, with regions on engines where these were measured to be faster.
 
     First the whole program is tried, then its halves unless one side is clearly faster, then their
     halves, as long as the last step gained at least a hundredth: an engine takes seconds to compile
     each. A slow engine first gets a sample of the chosen program, and the whole only if it doesn't
-    lose on the sample. A region is timed as a whole, so it is compared with the time of the plan's
-    own kernels as a program (``Extraction.together``). No compilation is begun in the last half of
-    ``deadline_s``, nor if less time is left than one takes. At the deadline the measurements so far
-    decide.
+    lose on the sample, and compiles it in no more time than the whole original. A region is timed
+    as a whole, so it is compared with the time of the plan's own kernels as a program
+    (``Extraction.together``). No compilation is begun in the last half of ``deadline_s``, nor if
+    less time is left than one takes. At the deadline the measurements so far decide.
 
     Args:
         tell: called with steps before their kernels are measured, and with whether each is the
             whole program.
         in_turns: measures whole programs in turns, after they were measured one after another.
+        compiled_s: seconds that compiling the original has taken.
     """
     end = time.monotonic() + deadline_s
     begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)
@@ -153,10 +155,11 @@ def with_engines(
         tell([step for step, _ in samples.values()], False)
         for tried, (step, own_s) in samples.items():
             if time.monotonic() < begin_until:
-                timed += _time([step.kernel], costs, measure, end)
-            if step.kernel in costs.overdue or (
-                NEAR * best_s / total_s < costs.timed_only(step.kernel) / own_s < math.inf
-            ):
+                until = time.monotonic() + max(2 * COMPILE_S, compiled_s)
+                timed += _time([step.kernel], costs, measure, min(end, until))
+            not_ready = not costs.measured(step.kernel) or step.kernel in costs.overdue
+            sample_s = costs.timed_only(step.kernel)
+            if not_ready or NEAR * best_s / total_s < sample_s / own_s < math.inf:
                 every = tuple(t for t in every if t != tried)
     level: list[tuple[int, int, tuple[Try, ...]]] = [(0, len(parts), every)]
     while level:

@@ -34,6 +34,7 @@ from eqsynth.extract.timing import (
 )
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input, Region, Tensor, args_of
+from eqsynth.lower.engines import bounded
 from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
 from eqsynth.lower.places import Place, ported
@@ -370,7 +371,8 @@ def _time_together(
     fails."""
     known = {kernel: _prepared.pop(kernel) for kernel in kernels if kernel in _prepared}
     rest = [kernel for kernel in kernels if kernel not in known]
-    known |= dict(zip(rest, built(backend, rest, values, place), strict=True))
+    with bounded.until(until):
+        known |= dict(zip(rest, built(backend, rest, values, place), strict=True))
     for kernel in kernels:
         runner, given = known[kernel]
         if time.monotonic() >= until:

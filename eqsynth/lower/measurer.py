@@ -77,6 +77,7 @@ class Measurer:
         self.far, self.alone = 0, set[Kernel]()
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
+        self._prepared_s = 0.0
 
     def prepare(self, kernels: Sequence[Kernel] = (), timeout_s: float = 0.0) -> None:
         """Start loading the worker's libraries, which takes seconds, and then building kernels that
@@ -92,7 +93,7 @@ class Measurer:
 
     def preparing_s(self) -> float:
         """How many seconds building the kernels of :meth:`prepare` has taken so far."""
-        return 0.0 if self._loading is None else self._loading.building_s()
+        return self._prepared_s if self._loading is None else self._loading.building_s()
 
     def _known(self, kernels: Sequence[Kernel]) -> Known:
         return {kernel: self.known[kernel] for kernel in kernels if kernel in self.known}
@@ -103,7 +104,7 @@ class Measurer:
             self._worker = self._loading.worker_at(until)
             if self._worker is None:
                 return False
-            self._loading = None
+            self._prepared_s, self._loading = self._loading.building_s(), None
         return True
 
     def __call__(

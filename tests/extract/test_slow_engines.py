@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -78,6 +79,28 @@ def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
 
     with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
     assert asked == [*takes, *["Region of 16 operators"] * compiled]
+
+
+@pytest.mark.parametrize(("needs_s", "compiled"), [(50.0, True), (70.0, False)])
+def test_a_sample_gets_as_much_time_as_compiling_the_original_took(
+    costs: CostModel, needs_s: float, compiled: bool
+) -> None:
+    """Compiling the original took 60 s. A sample that isn't ready by then has no time, and the
+    search has ended nevertheless: another one would find the same."""
+    graph, found = sixteen_layers()
+    takes = {"Region of 32 operators": 40.0, "Region of 2 operators": 1.0}
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
+        (label,) = (kernel.term.label for kernel in kernels)
+        asked.append(label)
+        late = label == "Region of 2 operators" and until - time.monotonic() < needs_s
+        return {} if late else dict.fromkeys(kernels, seconds(takes.get(label, 10.0)))
+
+    given = engines(["inductor"])
+    better = with_engines(graph, found, given, costs, measure, 600.0, compiled_s=60.0)
+    assert asked[:3] == [*takes, *["Region of 16 operators"] * compiled]
+    assert better.ended and bool(better.regions) == compiled
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ import eqsynth
 from eqsynth.compile_backend import _Inductor
 from eqsynth.ir.tensor import Input, Op, Region, Tensor
 from eqsynth.ir.types import TensorType
+from eqsynth.lower.backends import time_kernels
 from eqsynth.lower.engines import bounded, inductor
+from eqsynth.lower.engines.engine import RegionBackend
+from eqsynth.lower.engines.table import ENGINES
 
 pytestmark = pytest.mark.skipif(
     inductor.Inductor().version() is None, reason="Inductor needs a C++ compiler"
@@ -112,14 +115,26 @@ def test_the_plan_is_what_was_measured_where_an_engine_is_late(
 ) -> None:
     monkeypatch.setenv("CXX", str(slow_compiler / "g++"))  # of the worker that compiles
     net = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.GELU(), torch.nn.Linear(40, 8))
-    x, limit_s = torch.randn(5, 24), 4.0
+    x, limit_s, timed = torch.randn(5, 24), 4.0, 0
     while not (slow_compiler / "begun").exists():
         limit_s *= 2
         program = eqsynth.optimize(
             net.eval(), (x,), time_limit_s=limit_s, engines=("inductor",), progress=False
         )
+        timed += program.report.kernels_timed  # what one of them has timed, the next ones know
     torch.testing.assert_close(program(x), net(x).detach(), rtol=1e-4, atol=1e-5)
     report = program.report
-    assert report.kernels_timed and not report.kernels_estimated
+    assert timed and not report.kernels_estimated
     assert "inductor" not in report.backend and not report.engine_refused
     assert _ended(slow_compiler) and not (slow_compiler / "done").exists()
+
+
+def test_a_kernel_whose_compiler_is_late_has_no_time_and_has_not_failed(
+    slow_compiler: Path,
+) -> None:
+    """A kernel that fails (None) isn't tried again for a day; this one would be ready in more
+    time."""
+    region = Region((Op("Tanh", (X,)),), (X,))
+    (kernel,) = RegionBackend(ENGINES["inductor"]).kernels(region, (False,))
+    assert time_kernels([kernel], 1, time.monotonic() + 2.0) == []
+    assert _ended(slow_compiler)
