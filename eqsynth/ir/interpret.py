@@ -224,9 +224,13 @@ class _Body(Evaluation[Array]):
 
 
 def _stored(value: Any, scalar: Scalar) -> Array:
-    """Convert a value to the dtype of ``scalar``, so that integers wrap around in every step."""
-    dtype = dtype_of(scalar)
-    return np.asarray(value) if dtype is None else stored(value, dtype)
+    """Convert a value to the dtype of ``scalar``, so that integers wrap around in every step.
+
+    Numbers by themselves, as in ``pow(2, -1)``, are floats: a power of integers would be 0."""
+    dtype, array = dtype_of(scalar), np.asarray(value)
+    if dtype is not None:
+        return stored(array, dtype)
+    return array.astype(np.float64) if array.dtype.kind in "iu" else array
 
 
 def _read(read: Read, grid: Mapping[int, Array], array: Array) -> Array:

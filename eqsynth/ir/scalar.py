@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from eqsynth.errors import DtypeError, ShapeError
 from eqsynth.ir.functions import FUNCTIONS
@@ -224,23 +224,43 @@ def total(terms: Sequence[Scalar]) -> Scalar:
     return _joined(terms, Sum, 0.0, operator.add)
 
 
+WHOLE: Final = 2.0**53
+"""Sums and products of whole Python floats are exact if they are less than this number."""
+
+
 def _joined(
     parts: Sequence[Scalar], kind: type[Prod | Sum], unit: float, join: Callable[..., float]
 ) -> Scalar:
+    """Return the sum or product, flattened, with its numbers joined into one.
+
+    Numbers beside integers and bools stay apart where one number would be another value:
+    ``0.5 * 2 * u`` of a uint8 is a float, and ``1 * u`` isn't; ``-1 * -1 * p`` of a bool is an
+    integer, and p isn't; ``3**17 * 3**17 * i`` of an int64 has a factor that no float holds."""
     if any(isinstance(part, kind) for part in parts):
-        # A product of bools is 1 or 0 in every dtype, so it may be flattened into any product.
-        own = (None, joined_dtype(parts), *(("bool",) if kind is Prod else ()))
+        # A product of bools is 1 or 0 in every dtype, so it may be flattened into any product. A
+        # sum without a dtype, where(c, 1, 2.5) + where(d, 1, 2.5), isn't rounded term by term to
+        # integers, as it would be in a sum of integers.
+        joined = joined_dtype(parts)
+        own = [joined, *(("bool",) if kind is Prod else ())]
+        own += [None] if joined is None or is_float(joined) else []
         opened = [isinstance(p, kind) and dtype_of(p) in own for p in parts]
         parts = [q for p, o in zip(parts, opened, strict=True) for q in (children(p) if o else [p])]
-    number, rest = unit, list[Scalar]()
+    number, largest, rest = unit, 0.0, list[Scalar]()
     for part in parts:
         if isinstance(part, Num):
             number = join(number, part.value)
+            largest = max(largest, abs(number))
         else:
             rest.append(part)
+    numbers = len(parts) - len(rest)
     if number != unit or not rest:
         rest.insert(0, Num(number))
-    return rest[0] if len(rest) == 1 else kind(tuple(rest))
+    result = rest[0] if len(rest) == 1 else kind(tuple(rest))
+    dtype = dtype_of(result)
+    if numbers and dtype is not None and not is_float(dtype):
+        apart, exact = kind(tuple(parts)), numbers == 1 or largest < WHOLE
+        return result if exact and dtype_of(apart) == dtype else apart
+    return result
 
 
 def children(scalar: Scalar) -> tuple[Scalar, ...]:

@@ -221,3 +221,59 @@ def test_a_product_of_truths_is_joined_with_numbers() -> None:
     )
     assert children(product([Prod((one, other)), number])) == (one, other, number)
     assert children(total([Sum((one, other)), number])) == (Sum((one, other)), number)
+
+
+U8, FLAG, LONG = (
+    Read(leaf(name, 2, dtype=dtype), (it(0, 2),))
+    for name, dtype in (("u", "uint8"), ("p", "bool"), ("i", "int64"))
+)
+CHOICE = Call("where", (FLAG, Num(2.5), Num(1)))
+VALUES = {
+    "u": np.array([200, 7], np.uint8), "p": np.array([True, False]), "i": np.array([7, -5]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # 0.5 * 2 * u is a float, and so are 1.5 * 2 * u and 0.5 + u + 0.5; a number that is left
+        # out, or that is whole, leaves a uint8.
+        Prod((Num(2), Prod((Num(0.5), U8)))),
+        Prod((Num(2), Prod((Num(1.5), U8)))),
+        Sum((Num(0.5), Sum((Num(0.5), U8)))),
+        # As operands of other scalars: the type of the whole doesn't show it.
+        Cast("float64", Sum((Prod((Num(2), Prod((Num(0.5), U8)))), U8))),
+        # -1 * -1 * p is an integer, and p is a bool: 1 + 1 is 2, and True or True is True.
+        Cast("float32", Sum((Prod((Num(-1), Prod((Num(-1), FLAG)))), FLAG))),
+        Cast("float32", Sum((Num(0), FLAG, FLAG))),
+        Cast("float32", Sum((Prod((Num(1), FLAG)), FLAG))),
+        # 3**34 and 2**53 + 1 are no floats.
+        Prod((Num(3.0**17), Prod((Num(3.0**17), LONG)))),
+        Sum((Num(2.0**53), Sum((Num(1), LONG)))),
+        Sum((Num(2.0**53), Num(1), Num(-(2.0**53)), LONG)),
+        # 2.5 + 2.5 is 5 as a uint8; 2 + 2 is 4.
+        Sum((Sum((CHOICE, CHOICE)), U8)),
+        Prod((Prod((CHOICE, CHOICE)), U8)),
+    ],
+)  # fmt: skip
+def test_joining_keeps_the_value_of_numbers_beside_integers(body: Scalar) -> None:
+    scope = Scope((2,), (), body)
+    form = canonical(scope)
+    assert form.type == scope.type and canonical(form) == form
+    assert run(form, **VALUES).tolist() == run(scope, **VALUES).tolist()
+
+
+def test_numbers_are_joined_where_this_changes_no_value() -> None:
+    assert product([Num(2), Prod((Num(3), U8))]) == Prod((Num(6), U8))
+    assert total([Num(2), Sum((Num(-2), U8))]) == U8
+    assert product([Num(2), Prod((Num(3), FLAG))]) == Prod((Num(6), FLAG))
+    assert product([Num(3.0**40), LONG]) == Prod((Num(3.0**40), LONG))
+    x = Read(leaf("x", 2), (it(0, 2),))
+    assert product([Num(0.5), Prod((Num(2), x))]) == x
+    assert total([Sum((CHOICE, CHOICE)), x]) == Sum((CHOICE, CHOICE, x))
+
+
+def test_a_function_of_numbers_is_computed_in_floats() -> None:
+    """2 to the power of -1 is 0.5 as a float, and 0 as an integer."""
+    assert run(Scope((), (), Call("pow", (Num(2), Num(-1))))).tolist() == 0.5
+    assert run(Scope((), (), Call("floordiv", (Num(1), Num(0))))).tolist() == float("inf")
