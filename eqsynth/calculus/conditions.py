@@ -34,9 +34,13 @@ def is_product(scope: Scope) -> bool:
 
 
 def is_finite(factor: Scalar) -> bool:
-    """Whether the factor is a finite number, or a read that never returns an infinite fill."""
+    """Whether the factor is a finite number, or a read with a finite fill.
+
+    An infinite fill counts even if the read is in range here (a canonical form has fill 0 then). In
+    ``L_{z<4} x[z] * y[z]`` the fills of both reads of 4 elements don't matter, but the law that
+    reads this scope at ``z - 1`` meets ``0 * inf`` if the fills are 0 and inf."""
     if isinstance(factor, Read):
-        return math.isfinite(factor.fill) or factor.in_range()
+        return math.isfinite(factor.fill)
     return isinstance(factor, Num) and math.isfinite(factor.value)
 
 

@@ -71,8 +71,8 @@ def inline(scope: Scope, given: Inline) -> Scope:
     }
     outside = [axis for axis, left in sides.items() if any(left)]
     vanishes = all(vanishes_outside(inner, axis, read.fill, sides[axis]) for axis in outside)
-    separate = len(outside) < 2 or independent(inner, outside)
-    _require(vanishes and separate, condition="outside", what="no fill outside of what is read")
+    vanishes = vanishes and independent(inner, outside)
+    _require(vanishes, condition="outside", what="no fill outside of what is read")
     alone = scope.body == read and (not scope.reduction or scope.reducer == inner.reducer)
     _require(
         not inner.reduction or alone or _is_linear(scope, read, inner),
@@ -88,18 +88,14 @@ def inline(scope: Scope, given: Inline) -> Scope:
     body = _replace(scope.body, read, substitute(inner.body, image))
     before = [It(len(scope.traversal) + j, e) for j, e in enumerate(scope.reduction)]
     added = [It(size + j, extent) for j, extent in enumerate(inner.reduction)]
-    reducer = inner.reducer if inner.reduction and alone else scope.reducer
-    result = same_scope(scope, body, [*before, *added], reducer)
-    _require(result.type == scope.type, condition="type", what="the result is of another type")
-    return result
+    # Beside other operands, inner and outer reducer are a sum.
+    return same_scope(scope, body, [*before, *added], (inner if inner.reduction else scope).reducer)
 
 
 def _is_linear(scope: Scope, read: Read, inner: Scope) -> bool:
     """Whether the scope is ``sum_y c * read`` with finite c, so that an inner sum may move out."""
     others = list(factors_of(scope.body))
-    if inner.reducer != "sum" or (scope.reduction and scope.reducer != "sum"):
-        return False
-    if read not in others:
+    if not inner.reducer == scope.reducer == "sum" or read not in others:
         return False
     others.remove(read)
     return all(map(is_finite, others))
@@ -108,18 +104,16 @@ def _is_linear(scope: Scope, read: Read, inner: Scope) -> bool:
 def _computes_its_dtype(scope: Scope, inner: Scope) -> bool:
     """Whether the inner body, among the operands of the outer body, is computed in its own dtype.
 
-    uint8 arithmetic, modulo 256, would change its values inside of a product of floats. A number
-    has no dtype of its own: it takes the dtype of its neighbours.
+    uint8 arithmetic, modulo 256, would change its values inside of a product of floats; so would a
+    sum of any integers, modulo 2^64, whose terms become products of floats. A number has no dtype
+    of its own: it takes the dtype of its neighbours.
     """
-    dtype = dtype_of(inner.body)
-    if dtype is None:
-        return is_float(inner.dtype) and keeps_one_dtype(scope.body, inner.dtype)
+    dtype, alike = dtype_of(inner.body), keeps_one_dtype(scope.body, inner.dtype)
     if dtype != inner.dtype:
-        return False
-    if is_float(dtype) or dtype == "int64":
-        return True
-    computes = isinstance(inner.body, Sum | Prod) or bool(inner.reduction)
-    return not computes or (scope.dtype == dtype and keeps_one_dtype(scope.body, dtype))
+        return dtype is None and alike
+    wraps = isinstance(inner.body, Sum | Prod) and dtype != "int64"
+    moves = bool(inner.reduction) and dtype_of(scope.body) != dtype
+    return is_float(dtype) or (not moves and (alike or not wraps))
 
 
 def _replace(scalar: Scalar, read: Read, body: Scalar) -> Scalar:

@@ -68,11 +68,12 @@ def recount(scope: Scope, given: Recount) -> Scope:
     fits = fits and all({*outside, *c.new} >= set(c.value.iterators()) for c in given.counts)
     _require(fits and all(it.slot >= len(scope.extents) and it.extent > 0 for it in new),
              condition="iterators", what="no new iterators for some of the reduction")  # fmt: skip
-    zero_in_part, body = is_product(scope), scope.body
+    body = scope.body
     for count in given.counts:
         # One at a time: the zero beyond one iterator's extent may depend on the other's range.
         if not _are_digits(count):
-            _check(count, body if zero_in_part else None, scope.reducer in ("max", "min"))
+            factors = factors_of(body) if is_product(scope) else ()
+            _check(count, factors, scope.reducer in ("max", "min"))
         body = substituted(body, {count.old: count.value})
     return same_scope(scope, body, [*(it for it in reduced if it not in old), *new])
 
@@ -89,11 +90,11 @@ def _are_digits(count: Count) -> bool:
     return every and count.value.range() == (0, span - 1)
 
 
-def _check(count: Count, product: Scalar | None, twice: bool) -> None:
+def _check(count: Count, factors: Sequence[Scalar], twice: bool) -> None:
     """Enumerate the values, for each value of the traversal iterators that they depend on.
 
     Args:
-        product: the body, if it is zero where one of its factors is zero; otherwise None.
+        factors: scalars such that the body is zero where one of them is zero.
         twice: whether the reduction may take a value twice (a maximum or minimum).
     """
     its = sorted({*count.value.iterators()} - {*count.new}, key=lambda it: it.slot)
@@ -110,33 +111,32 @@ def _check(count: Count, product: Scalar | None, twice: bool) -> None:
     met = np.bincount(rows.ravel(), minlength=places * width).reshape(places, width)
     own = (np.arange(start, end) >= 0) & (np.arange(start, end) < count.old.extent)
     wrong = ((met > 0) if twice else met) != own
-    if product is not None and wrong.any():
-        wrong &= ~_zero(product, its, count.old, (start, end)).reshape(wrong.shape)
+    # Zeros are looked for only if they matter, since this takes time.
+    wrong &= ~_zero(factors if wrong.any() else (), its, count.old, (start, end))
     _require(not wrong[:, own].any(), condition="values",
              what="some values are left out, or counted twice")  # fmt: skip
     _require(not wrong.any(), condition="beyond", what="more than zero beyond the last value")
 
 
-def _zero(body: Scalar, its: Sequence[It], it: It, values: tuple[int, int]) -> npt.NDArray[Any]:
-    """Return bools with axes for ``its`` and ``it``: True where a factor reads the
-    zero outside of its tensor for all values of the other iterators."""
+def _zero(
+    factors: Sequence[Scalar], its: Sequence[It], it: It, values: tuple[int, int]
+) -> npt.NDArray[Any]:
+    """Return bools with an axis for the values of all ``its`` and an axis for ``it``: True where a
+    factor reads the zero outside of its tensor for all values of the other iterators."""
     own = [*its, it]
     found = np.zeros([*(it.extent for it in its), values[1] - values[0]], dtype=bool)
-    for factor in factors_of(body):
+    for factor in factors:
         if not isinstance(factor, Read) or factor.fill != 0:
             continue
         for index, size in zip(factor.index, factor.tensor.shape, strict=True):
             others = [other for other in dict.fromkeys(index.iterators()) if other not in own]
-            if (
-                it not in index.iterators()
-                or found.size * math.prod(it.extent for it in others) > LARGEST
-            ):
+            if found.size * math.prod(other.extent for other in others) > LARGEST:
                 continue
             at = index.evaluate(_grid([*own, *others], {it: values}))
             outside = np.broadcast_to((at < 0) | (at >= size),
                                       [*found.shape, *(o.extent for o in others)])  # fmt: skip
             found |= outside.all(axis=tuple(range(len(own), len(own) + len(others))))
-    return found
+    return found.reshape(-1, values[1] - values[0])
 
 
 def _grid(

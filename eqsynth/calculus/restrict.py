@@ -130,8 +130,7 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     """
     read, softmax, scores = given.weights, given.softmax, given.scores
     factors = list(factors_of(scope.body))
-    finite = all(math.isfinite(f.fill) for f in factors if isinstance(f, Read))
-    _require(is_product(scope) and finite, condition="product", what="no product of finite factors")
+    _require(is_product(scope), condition="product", what="no product of finite factors")
     fits = factors.count(read) == 1 and softmax.name == "Softmax"
     fits = fits and softmax.type == read.tensor.type and softmax.args[0].type == scores.type
     _require(fits, condition="softmax", what="no softmax of these scores is a factor")

@@ -61,6 +61,26 @@ U8 = Read(leaf("u", 4, dtype="uint8"), (it(0, 4),))
 WRAPPED = Scope((4,), (), Sum((U8, U8)))
 WRAPS = Read(WRAPPED, (it(0, 4),))
 FAR = Read(leaf("f", 3), (it(0, 4),), INF)
+# In range, so that its fill doesn't matter before it is read elsewhere.
+NEAR = Read(leaf("n", 4), (it(0, 4),), INF)
+FLAG = Read(leaf("p", 4, dtype="bool"), (it(0, 4),))
+LONG = Read(leaf("i", 4, dtype="int64"), (it(0, 4),))
+
+
+def reduced(dtype: str, reducer: str = "sum") -> Read:
+    """A read of ``L[i<4] sum[k<2] t[i, k]``, or of a maximum."""
+    body = Read(leaf(dtype, 4, 2, dtype=dtype), (it(0, 4), it(1, 2)))
+    return Read(Scope((4,), (2,), body, reducer), (it(0, 4),))
+
+
+def plain(body: Scalar) -> Read:
+    return Read(Scope((4,), (), body), (it(0, 4),))
+
+
+TWO, BYTE, EXP = plain(Num(2)), plain(U8), plain(Call("exp", (X,)))
+LONGS, BYTES, COUNT = (reduced(dtype) for dtype in ("int64", "uint8", "bool"))
+HIGHEST, HIGH_BYTE = (reduced(dtype, "max") for dtype in ("float32", "uint8"))
+DOUBLE_LONG = plain(Sum((LONG, LONG)))
 
 
 def beyond(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
@@ -69,6 +89,14 @@ def beyond(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
     extent = inner.traversal[0] + 2
     read = Read(inner, (it(0, extent) - 1,), fill)
     return Scope((extent,), (), read), Inline(read, inner)
+
+
+def beyond_both(second: Index) -> tuple[Scope, Inline]:
+    """A scope that reads ``L[a<2, b<2] x[a] * y[second]`` one element beyond both axes."""
+    factors = Read(leaf("a", 2), (it(0, 2),)), Read(leaf("b", 2), (second,))
+    inner = Scope((2, 2), (), Prod(factors))
+    read = Read(inner, (it(0, 3), it(1, 3)))
+    return Scope((3, 3), (), read), Inline(read, inner)
 
 
 def on_diagonal(*extents: int) -> tuple[Scope, Inline]:
@@ -97,13 +125,25 @@ def over(body: Scalar, read: Read, reducer: str = "sum", reduced: int = 0) -> tu
         ("outside", beyond(Scope((4,), (), X), 1.5)),
         ("outside", beyond(Scope((4,), (), Prod((X, FAR))))),
         ("outside", beyond(Scope((4,), (2,), Read(leaf("m", 6), (it(0, 4) + it(1, 2),)), "max"))),
+        ("outside", beyond(Scope((4,), (), Prod((X, NEAR))))),
         ("outside", on_diagonal(3, 3)),
+        ("outside", beyond_both(it(0, 2) - it(1, 2))),
         ("reduces", over(Call("relu", (SUM,)), SUM)),
         ("reduces", over(Sum((SUM, BIAS)), SUM)),
         ("reduces", over(SUM, SUM, "max", 4)),
         ("reduces", over(Prod((SUM, FAR)), SUM)),
+        ("reduces", over(Prod((HIGHEST, BIAS)), HIGHEST)),
+        ("reduces", over(HIGHEST, HIGHEST, "min", 4)),
+        ("reduces", over(HIGHEST, HIGHEST, "sum", 4)),
+        ("reduces", over(Prod((SUM, BIAS)), SUM, "max", 4)),
         ("wraps", over(Sum((WRAPS, X)), WRAPS)),
         ("wraps", over(Cast("uint8", Sum((WRAPS, Num(0.5)))), WRAPS)),
+        # 255 + 2.0 is 257, and 255 + 2 is 1; a sum of bools is counted in int64.
+        ("wraps", over(Sum((TWO, U8)), TWO)),
+        ("wraps", over(COUNT, COUNT)),
+        # 4 * 2^62 is 0 in int64, and 2^62 * x + 2^62 * x + 2^62 * x + 2^62 * x isn't.
+        ("wraps", over(Prod((LONGS, X)), LONGS)),
+        ("wraps", over(Prod((BYTES, LONG)), BYTES)),
     ],
 )  # fmt: skip
 def test_a_condition_that_fails_is_named(condition: str, case: tuple[Scope, Inline]) -> None:
@@ -123,6 +163,19 @@ def test_a_condition_that_fails_is_named(condition: str, case: tuple[Scope, Inli
         over(Prod((SUM, SUM)), SUM),
         over(Prod((SUM, BIAS)), SUM, "sum", 4),
         over(Sum((WRAPS, U8)), WRAPS),
+        beyond_both(it(1, 2)),
+        over(HIGHEST, HIGHEST),
+        over(HIGHEST, HIGHEST, "max", 4),
+        over(EXP, EXP, "max", 4),
+        over(Prod((Call("relu", (EXP,)), X)), EXP),
+        over(Sum((TWO, X)), TWO),
+        over(Prod((LONGS, LONG)), LONGS),
+        over(Prod((BYTES, FLAG)), BYTES),
+        over(Sum((DOUBLE_LONG, X)), DOUBLE_LONG),
+        over(Prod((SUM, LONG)), SUM),
+        over(Prod((SUM, Read(leaf("d", 4, dtype="float64"), (it(0, 4),)))), SUM),
+        over(HIGH_BYTE, HIGH_BYTE),
+        over(Sum((BYTE, X)), BYTE),
     ],
 )
 def test_one_step_before_the_edge_it_is_equal(case: tuple[Scope, Inline]) -> None:

@@ -19,7 +19,7 @@ from eqsynth.testing.families import FAMILIES
 from eqsynth.testing.scope_samples import any_product, any_scope, windows
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
-from tests.terms import it, leaf
+from tests.terms import INF, it, leaf
 from tests.turns import by_turns
 
 
@@ -69,6 +69,8 @@ def over(body: Scalar, reducer: str = "sum") -> Scope:
 X = Read(leaf("x", 9), (it(0, 4) + it(1, 6),))
 W = Read(leaf("w", 6), (it(1, 6),))
 ALL = Read(leaf("v", 9), (it(1, 6),))
+# In range for k < 6, and infinite beyond.
+FAR = Read(leaf("f", 6), (it(1, 6),), INF)
 
 EIGHT = Scope((4,), (8,), Read(leaf("x", 11), (it(0, 4) + it(1, 8),)))
 BITS = (It(2, 2), It(3, 2), It(4, 2))
@@ -104,6 +106,7 @@ ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
         ("values", over(X), Count(K, bare(It(2, 5)) + bare(R), (It(2, 5), R))),
         ("values", over(X), Count(K, bare(It(2, 5)), (It(2, 5),))),
         ("beyond", over(Prod((X, ALL))), Count(K, bare(It(2, 7)), (It(2, 7),))),
+        ("beyond", over(Prod((W, FAR))), Count(K, bare(It(2, 7)), (It(2, 7),))),
         ("beyond", over(Call("exp", (W,))), Count(K, bare(It(2, 7)), (It(2, 7),))),
         ("beyond", over(W, "max"), Count(K, bare(It(2, 7)), (It(2, 7),))),
     ],
@@ -142,6 +145,20 @@ def test_counts_are_taken_back_into_what_they_were_made_of(scope: Scope, count: 
     with pytest.raises(LawError) as refused:
         match(apart, Match(other, (), steps))
     assert (refused.value.law, refused.value.condition) == ("match", "match")
+
+
+@pytest.mark.parametrize(("extent", "given"), [(1 << 19, True), (1 << 20, False)])
+def test_a_zero_is_looked_for_in_so_many_places(extent: int, given: bool) -> None:
+    """x[k + 6 * j] with x of six elements is zero for k = 6 at all j. Beyond LARGEST places, the
+    law doesn't look."""
+    scope = Scope((), (6, extent), Read(leaf("x", 6), (it(0, 6) + it(1, extent) * 6,)))
+    further = Recount((Count(It(0, 6), bare(It(2, 7)), (It(2, 7),)),))
+    if given:
+        assert sorted(recount(scope, further).reduction) == [7, extent]
+        return
+    with pytest.raises(LawError) as refused:
+        recount(scope, further)
+    assert refused.value.condition == "beyond"
 
 
 def test_what_is_zero_beyond_one_iterator_may_not_be_so_beyond_two() -> None:
