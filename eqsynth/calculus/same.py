@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 
 from eqsynth.calculus import checking
@@ -27,7 +28,7 @@ from eqsynth.calculus.conditions import (
 )
 from eqsynth.calculus.define import MAX_OPENED, meaning, with_numbers
 from eqsynth.calculus.inline import Inline, inline
-from eqsynth.calculus.rearrange import MAX_NUMBER, Polynomial, Terms, agree
+from eqsynth.calculus.rearrange import ONE, ZERO, Polynomial, Terms, agree
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import least_form, substituted
@@ -54,7 +55,6 @@ from eqsynth.ir.scopes import (
     traversal_iterators,
 )
 from eqsynth.ir.tensor import Scope, Tensor
-from eqsynth.ir.types import is_float
 
 _require = partial(checking.require, law="same")
 
@@ -76,7 +76,7 @@ class Same:
 
 _Box = tuple[float | None, tuple[int, ...]]
 """The value outside of a box (None: the box is the whole traversal), and the box's first place."""
-_Products = dict[tuple[Scope, _Box], tuple[float, float]]
+_Products = dict[tuple[Scope, _Box], tuple[Fraction, Fraction]]
 """(product, box) -> coefficient, and the absolute sum of the numbers added up to it."""
 
 
@@ -86,9 +86,8 @@ def same(scope: Scope, given: Same) -> Scope:
     Raises:
         LawError: ``type``: the scopes, or a tensor and its meaning, have different types, or the
             scopes have no elements; ``iterators``: an iterator of ``apart`` isn't summed over;
-            ``large``: too many products (perhaps without end) or too large coefficients;
-            ``products``: the products differ; ``finite``: they agree only if all factors are
-            finite, which isn't known.
+            ``large``: too many products (perhaps without end); ``products``: the products differ;
+            ``finite``: they agree only if all factors are finite, which isn't known.
     """
     other = given.other
     fits = other.type == scope.type and 0 not in (*scope.extents, *other.extents)
@@ -104,11 +103,10 @@ def same(scope: Scope, given: Same) -> Scope:
         at = {k: Index.iterator(k.slot, b - a) + a for k, (a, b) in zip(ends, parts, strict=True)}
         rest = [n for it in reduction_iterators(other) for n in at.get(it, bare(it)).iterators()]
         others.add(same_scope(other, substituted(other.body, at), rest))
-    _require(agree(mine.found, others.found), condition="products", what="other products")
+    equal = agree(mine.found, others.found, scope.dtype)
+    _require(equal, condition="products", what="other products")
     for (found, _), (number, size) in (*mine.found.items(), *others.found.items()):
         _keeps(number, size, factors_of(found.body))
-        exact = is_float(scope.dtype) or size < MAX_NUMBER
-        _require(exact, condition="large", what="too large a number")
     return other
 
 
@@ -119,7 +117,7 @@ class _Opening:
         self._meanings, self._opened = meanings, 0
         self.found: _Products = {}
 
-    def add(self, scope: Scope, number: float = 1.0, box: _Box | None = None) -> None:
+    def add(self, scope: Scope, number: Fraction = ONE[0], box: _Box | None = None) -> None:
         """Add the products of ``number`` times ``scope``, placed on ``box``."""
         self._opened += 1
         _require(self._opened <= MAX_OPENED, condition="large", what="too many products")
@@ -131,7 +129,7 @@ class _Opening:
             if narrow is not None and not self._open(*narrow, number * one):
                 self._multiply_out(*narrow, number * one)
 
-    def _multiply_out(self, scope: Scope, box: _Box, number: float) -> None:
+    def _multiply_out(self, scope: Scope, box: _Box, number: Fraction) -> None:
         """Add the products of a scope in which no read can be inlined."""
         terms = _terms(scope, deep=True)
         if terms == _terms(scope, deep=False):
@@ -141,18 +139,18 @@ class _Opening:
             part = same_scope(scope, product(factors), reduction_iterators(scope))
             self.add(part, number * one, box)
 
-    def _count(self, scope: Scope, box: _Box, number: float) -> None:
+    def _count(self, scope: Scope, box: _Box, number: Fraction) -> None:
         if scope.reducer == "sum" and _is_ring(scope):
             numbers = [f for f in factors_of(scope.body) if isinstance(f, Num)]
             others = [f for f in factors_of(scope.body) if f not in numbers]
-            number *= math.prod(f.value for f in numbers)
+            number *= math.prod(Fraction(f.value) for f in numbers)
             _keeps(number, abs(number), others)
             scope = same_scope(scope, product(others), reduction_iterators(scope))
         if number:
-            before = self.found.get((scope, box), (0.0, 0.0))
+            before = self.found.get((scope, box), ZERO)
             self.found[scope, box] = before[0] + number, before[1] + abs(number)
 
-    def _open(self, scope: Scope, box: _Box, number: float) -> bool:
+    def _open(self, scope: Scope, box: _Box, number: Fraction) -> bool:
         """Inline one read and add the products of the result; False if no read can be inlined."""
         for read in dict.fromkeys(reads(scope.body)):
             inner = self._meanings.get(read.tensor) or meaning(read.tensor, {})
@@ -170,7 +168,7 @@ class _Opening:
 def _terms(scope: Scope, deep: bool) -> Polynomial:
     """The terms of a summed body; with ``deep`` multiplied out, if all factors are finite."""
     if scope.reducer != "sum" or not _is_ring(scope):
-        return {(scope.body,): (1.0, 1.0)}
+        return {(scope.body,): ONE}
     terms = Terms(scope.dtype, deep)
     found = terms.of(scope.body)
     for factors, (number, size) in found.items():
@@ -184,7 +182,7 @@ def _is_ring(scope: Scope) -> bool:
     return scope.dtype != "bool" and keeps_one_dtype(scope.body, scope.dtype)
 
 
-def _keeps(number: float, size: float, factors: Iterable[Scalar]) -> None:
+def _keeps(number: Fraction, size: Fraction, factors: Iterable[Scalar]) -> None:
     """Check that the product's coefficients may be added: ``0 * inf`` and ``inf - inf`` are NaN."""
     body = product([*factors])
     plain = all(isinstance(part, Sum | Prod) for part in composites(body))

@@ -100,8 +100,15 @@ I64 = at("i", "int64")
 EXP = Call("exp", (X,))
 
 
+CHOICE = Call("where", (P, Num(2.5), Num(1)))
+
+
+def times(number: float, scalar: Scalar) -> Scalar:
+    return product([Num(number), scalar])
+
+
 def minus(scalar: Scalar) -> Scalar:
-    return product([Num(-1), scalar])
+    return times(-1, scalar)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +119,20 @@ def minus(scalar: Scalar) -> Scalar:
         ("dtype", Sum((P, Q)), Sum((Q, P))),
         ("dtype", Sum((X, U, minus(X))), U),
         ("polynomial", product([Num(2), U]), product([Num(0.5), U])),
-        ("large", Sum((Num(2.0**50), I64)), Sum((Num(2.0**50 + 1), I64))),
-        ("large", product([Num(2.0**40), I64]), product([Num(2.0**40), I64])),
-        ("polynomial", product([Num(2.0**40 - 1), I64]), product([Num(2.0**40 - 2), I64])),
+        ("polynomial", Sum((Num(2.0**50), I64)), Sum((Num(2.0**50 + 1), I64))),
+        ("polynomial", product([Num(2.0**60), I64]), product([Num(2.0**60 + 256), I64])),
+        # Beside 2**50 * x, 3 * x isn't rounding.
+        ("polynomial", X, total([times(2.0**50, X), times(-(2.0**50), X), times(3, X)])),
+        ("polynomial", X, times(1 + 2.0**-40, X)),
+        # 2.5 + 2.5 is 5 as a uint8; 2 + 2 is 4.
+        ("polynomial", Sum((CHOICE, CHOICE, U)), Sum((times(2, CHOICE), U))),
         ("polynomial", X, Y),
         ("polynomial", Prod((X, Y)), product([Num(2), X, Y])),
         ("polynomial", Prod((X, Sum((U, V)))), Sum((Prod((X, U)), Prod((X, V))))),
         ("finite", Sum((FAR, Y, minus(FAR))), Y),
+        ("finite", Y, Sum((FAR, Y, minus(FAR)))),
         ("finite", Sum((product([Num(2), EXP]), minus(EXP))), EXP),
+        ("finite", times(0, EXP), Num(0)),
         ("finite", Prod((EXP, Sum((Y, Z)))), Sum((Prod((EXP, Y)), Prod((EXP, Z))))),
         ("finite", product([Num(INF), X]), product([Num(INF), X])),
         ("large", Call("pow", (Sum(tuple(at(str(n)) for n in range(20))), Num(4))), X),
@@ -143,6 +156,13 @@ def test_a_condition_that_fails_is_named(condition: str, before: Scalar, after: 
         (Sum((EXP, EXP)), product([Num(2), EXP])),
         (Call("div", (Sum((X, Y)), Z)), Prod((Sum((X, Y)), Call("reciprocal", (Z,))))),
         (Call("div", (X, Num(8))), product([Num(0.125), X])),
+        *((Call("div", (X, Num(n))), Prod((Call("reciprocal", (Num(n),)), X))) for n in (0, INF)),
+        (Call("pow", (Sum((U, V)), Num(2))),
+         Sum((Prod((U, U)), times(2, Prod((U, V))), Prod((V, V))))),
+        (Prod((Value(terms.it(0, 3)), Sum((X, Y)))),
+         Sum(tuple(Prod((Value(terms.it(0, 3)), x)) for x in (X, Y)))),
+        (Sum((times(0.1, X), times(0.2, X))), times(0.3, X)),
+        (Sum((times(2.0**50, I64), I64)), times(2.0**50 + 1, I64)),
         (Sum((X, Value(terms.it(0, 3)), X)), Sum((product([Num(2), X]), Value(terms.it(0, 3))))),
     ],
 )  # fmt: skip
