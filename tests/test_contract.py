@@ -15,7 +15,7 @@ PACKAGE = ROOT / "eqsynth"
 
 LAYERS = {
     "errors": 0, "notebook": 0, "garbage": 0, "kept": 1, "written": 1, "serving": 1,
-    "executor": 2, "ir": 2, "calculus": 3, "tasks": 3, "tuning": 2, "rules": 3,
+    "executor": 2, "ir": 2, "calculus": 3, "expansion": 3, "tasks": 3, "tuning": 2, "rules": 3,
     "egraph": 4, "certificates": 5, "extract": 5, "lower": 6, "frontend": 7, "numerics": 8,
     "progress": 8, "report": 8, "explain": 8, "settings": 8, "race": 8, "sizes": 8, "reproducer": 8,
     "ambient": 7, "graph_weights": 7, "lowered": 8, "telling": 9, "original": 9, "why_not": 9,
@@ -33,7 +33,10 @@ HOMES = {
 }  # fmt: skip
 HEAVY = ("torch", "tvm", "tvm_ffi", "egglog", "onnx", "onnxruntime", "openvino", "z3")
 # What is trusted imports what it is about and nothing else.
-TRUSTED = {"calculus": {"calculus", "ir", "errors"}}
+TRUSTED = {
+    "calculus": {"calculus", "ir", "errors"},
+    "expansion": {"expansion", "ir", "errors"},
+}
 # What checks a search reads its log, and shares nothing with what found the equalities.
 INDEPENDENT = {
     "certificates": (
@@ -41,9 +44,10 @@ INDEPENDENT = {
         "egraph.snapshot",
     ),
 }  # fmt: skip
-# Lines of code of the trusted part. Docstrings aren't counted: they hold the written proofs of the
-# laws, and a proof mustn't be cut short to meet a limit.
-MAX_TRUSTED_LINES = 1400
+# Lines of code of the trusted part: of the room that programs and proofs trust, and of the room
+# that only proofs trust. Docstrings aren't counted: they hold the written proofs of the laws, and a
+# proof mustn't be cut short to meet a limit.
+MAX_TRUSTED_LINES = {"calculus": 1400, "expansion": 1900}
 MAX_LINES = 600
 # A test file may hold one long list of cases.
 MAX_TEST_LINES = 750
@@ -127,6 +131,8 @@ def test_imports_run_one_way() -> None:
         ("eqsynth/__init__.py", "import tvm"),
         ("eqsynth/calculus/inline.py", "from eqsynth.executor import Worker"),
         ("eqsynth/calculus/inline.py", "from eqsynth.egraph.view import View"),
+        ("eqsynth/calculus/inline.py", "from eqsynth.expansion.expanded import expanded"),
+        ("eqsynth/expansion/sums.py", "from eqsynth.rules import RuleSet"),
         ("eqsynth/certificates/values.py", "from eqsynth.calculus.views import defining_scope"),
         ("eqsynth/certificates/values.py", "from eqsynth.egraph.tactics.paths import Path"),
         ("eqsynth/certificates/values.py", "from eqsynth import calculus"),
@@ -196,10 +202,11 @@ def lines_of_code(source: str) -> int:
     return len(code - docstrings)
 
 
-def test_the_trusted_part_stays_small() -> None:
-    files = [*(PACKAGE / "calculus").rglob("*.py")]
+@pytest.mark.parametrize("room", TRUSTED)
+def test_the_trusted_part_stays_small(room: str) -> None:
+    files = [*(PACKAGE / room).rglob("*.py")]
     counted = sum(lines_of_code(path.read_text(encoding="utf-8")) for path in files)
-    assert 500 < counted <= MAX_TRUSTED_LINES
+    assert 500 < counted <= MAX_TRUSTED_LINES[room]
 
 
 def test_lines_of_code_are_all_lines_but_comments_docstrings_and_empty_ones() -> None:

@@ -1,13 +1,14 @@
 """Answers of laws to requests: their check by the calculus, and the equality that is logged.
 
 A rule requests a law for a scope; the law's tactic proposes steps; ``applied`` turns the steps into
-the equal term. Not here: which requests are asked when (``asking.py``).
+the equal term. So no term that a tactic builds gets into an e-graph. Not here: which requests are
+asked when (``asking.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eqsynth.calculus.checking import require
@@ -15,12 +16,16 @@ from eqsynth.calculus.define import Comprehension
 from eqsynth.calculus.deriving import Equal, derive, hypotheses
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.encode import encode_tensor
+from eqsynth.egraph.scope_rules.building import answers
 from eqsynth.egraph.snapshot import EClass, Handle
+from eqsynth.egraph.tactics.entry import Entry
 from eqsynth.egraph.tactics.paths import Path
-from eqsynth.egraph.tactics.requests import Said, Using, number_of, scope_of
+from eqsynth.egraph.tactics.requests import Said, Stated, Using, number_of, scope_of
 from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.view import View
-from eqsynth.ir.tensor import ClassRef, Op, Tensor, args_of
+from eqsynth.errors import LawError
+from eqsynth.expansion.expanded import Expand, expanded
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of
 
 
 def _about(law: str) -> str:
@@ -75,33 +80,62 @@ class Answer:
     members: Mapping[Tensor, Tensor]
 
 
-def applied(view: View, law: str, row: Sequence[Any], said: Said, computes: bool) -> Using:
-    """Apply a tactic's steps to the term of a request, and return the equal term.
+def applied(view: View, law: str, row: Sequence[Any], said: Said, entry: Entry) -> list[Using]:
+    """Return the terms that equal the term of a request, by what a law's tactic proposes.
 
-    The calculus applies the steps and checks their conditions; each hypothesis of the steps must be
-    an equality of the e-graph. So nothing is trusted because a tactic says it.
+    The calculus applies steps and checks their conditions; each hypothesis of the steps must be an
+    equality of the e-graph, and so must each map that an expanded form is made by. So nothing is
+    trusted because a tactic says it.
 
     Args:
         row: the request.
-        said: the steps, or a term.
-        computes: whether the law is one that computes its answers itself. Only then may the answer
-            be a term, which is taken as it is.
+        entry: what the engine knows of the law.
+
+    Returns:
+        One term for steps. None or one for an expanded form, and as many as the rule matches for a
+        rule of scopes.
 
     Raises:
-        LawError: a law refuses a step; ``steps``: the answer is a term, but must be steps;
-            ``hypothesis``: the e-graph doesn't contain a hypothesis of the steps.
+        LawError: a law refuses a step; ``steps``: the proposal is a term, or a rule of scopes where
+            the law stands for none; ``hypothesis``: the e-graph doesn't contain a hypothesis;
+            ``numerics``: an expanded form, for a law whose answers may be computed.
     """
+    term = asked(law, row)
+    if isinstance(said, Expand):
+        forms = ("proof-cancels",) if said.cancels else ("proof", "proof-cancels")
+        require(entry.numerics in forms, law, "numerics", "the form serves only in proofs")
+        return _expanded(view, law, term, said)
+    if isinstance(said, Stated) and entry.stated is not None and isinstance(term, Scope):
+        return [Using(found, {}) for found in answers(entry.stated, term)]
     steps = said.steps if isinstance(said, Path) else said
     if not isinstance(steps, tuple):
-        require(computes, law, "steps", "terms are no answers, only steps of the calculus")
-        return steps if isinstance(steps, Using) else Using(steps, {})
-    term, members = asked(law, row), dict[Tensor, Tensor]()
+        raise LawError("terms are no answers, only steps of a law", law=law, condition="steps")
+    members = dict[Tensor, Tensor]()
     for tensor, equal in hypotheses(term, steps):
         said_so = _is_known(view, tensor, equal) or (law, *row) == _requested(tensor, equal)
         require(said_so, law, "hypothesis", "the e-graph doesn't say so")
         if isinstance(equal, Tensor):
             members[tensor] = equal
-    return Using(derive(term, steps), members)
+    return [Using(derive(term, steps), members)]
+
+
+def _expanded(view: View, law: str, term: Tensor, said: Expand) -> list[Using]:
+    """Return the expanded form of a scope, by maps that the e-graph knows."""
+    taken: dict[Tensor, Scope | float | None] = {}
+
+    def known(tensor: Tensor) -> Scope | float | None:
+        if tensor not in taken:
+            found = said.maps(tensor)
+            said_so = found is None or _is_known(view, tensor, found)
+            require(said_so, law, "hypothesis", "the e-graph doesn't say so")
+            taken[tensor] = found
+        return taken[tensor]
+
+    if not isinstance(term, Scope):
+        raise LawError("only scopes have an expanded form", law=law, condition="type")
+    form = expanded(term, replace(said, maps=known))
+    members = {tensor: found for tensor, found in taken.items() if isinstance(found, Tensor)}
+    return [] if form is None else [Using(form, members)]
 
 
 def _requested(tensor: Tensor, equal: Equal) -> tuple[Any, ...]:

@@ -336,15 +336,14 @@ class Requests:
     ) -> list[Using]:
         """Apply what a law's tactic proposes. A refused proposal is left out, and the error is
         recorded in ``faults``."""
-        computes = self._laws[law].computed
         # If the answer's relation has columns for the parts of a scope, the answer must be one.
         parts = len(self.rules.known.signatures[self.rules.known.laws[law].answer].inputs) > 2
         found: list[Using] = []
         for answer in said:
             try:
-                one = applied(view, law, decoded, answer, computes)
-                require(isinstance(one.term, Scope) or not parts, law, "scope", "no scope")
-                found.append(one)
+                for one in applied(view, law, decoded, answer, self._laws[law]):
+                    require(isinstance(one.term, Scope) or not parts, law, "scope", "no scope")
+                    found.append(one)
             except LawError as error:
                 self.faults.setdefault(law, str(error)[:300])
         return found

@@ -13,9 +13,9 @@ proof by Z3 nor a sample of the rule, so it has its own outcome: ``by law``.
 ``tests/verify/test_laws.py`` watches saturations and checks that each step of a law calls a
 function that is listed for that law below.
 
-Some laws compute their answers themselves (``computed`` in ``egraph/tactics/table.py``): they put
-terms into forms in which two proofs meet. ``ARGUED`` names the file with their proof, and the test
-of that proof with random arguments.
+Some laws propose arguments of the one function of ``expansion/``, which puts terms into forms in
+which two proofs meet. ``ARGUED`` names the file with its proof, and the test of that proof with
+random arguments.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
 """Law -> the functions of the calculus to which the law proposes arguments."""
 
 
-_EXPANSION: Final = ("eqsynth/egraph/tactics/expansion.py", "tests/egraph/test_expansion.py")
+_EXPANSION: Final = ("eqsynth/expansion/expanded.py", "tests/expansion/test_expanded.py")
 
 ARGUED: Final[Mapping[str, tuple[str, str]]] = {
     "expand": _EXPANSION, "expand-cancels": _EXPANSION, "expand-points": _EXPANSION,
 }  # fmt: skip
-"""Law that computes its answers itself -> the file whose docstring has its proof, and the test."""
+"""Law of expanded forms -> the file whose docstring has its proof, and the test."""
 
 
 def behind(law: str) -> str:

@@ -44,7 +44,7 @@ def test_what_is_proved_and_what_is_left_exits_with_0(tmp_path: Path) -> None:
     assert found["match-epilogue"]["outcome"] == "by law"
     assert len(found) == 12 and "match-epilogue-apply" not in found
     (written,) = data(RULES / "expand.egg", "--name", "expand")
-    assert written["outcome"] == "by law" and "tests/egraph/test_expansion.py" in written["why"]
+    assert written["outcome"] == "by law" and "tests/expansion/test_expanded.py" in written["why"]
     odd = tmp_path / "odd.egg"
     odd.write_text(ODD)
     (left,) = data(odd)

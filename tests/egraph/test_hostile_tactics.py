@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -29,13 +29,15 @@ from eqsynth.egraph import answers, asking
 from eqsynth.egraph.answers import asked
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.saturation import saturate_terms
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits, Phase
+from eqsynth.egraph.tactics.entry import Entry
 from eqsynth.egraph.tactics.moving import bounded, read_by, reindexed, termwise
 from eqsynth.egraph.tactics.paths import Path
-from eqsynth.egraph.tactics.requests import Using
+from eqsynth.egraph.tactics.requests import Stated, Using
 from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.view import View
 from eqsynth.errors import EqsynthError, EquivalenceError, LawError
+from eqsynth.expansion.expanded import Expand
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Call,
@@ -59,13 +61,22 @@ from eqsynth.ir.scopes import (
     traversal_iterators,
 )
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
-from eqsynth.rules import load_rules
+from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import PROGRAMS
 from tests.turns import PARTS, by_turns
 
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
 LIMITS = Limits(400, 20.0)
+# The forms in which proofs meet: rules of `proof` numerics, and a phase that asks for them before
+# random answers of other laws have filled the e-graph.
+PROOF_RULES = load_rules()
+PROOF_PHASES = (
+    PROVE_PHASES[0],
+    Phase("forms", ("expand-explore", "points-explore", "define", "normal"), 6),
+)
+FORM_LAWS = frozenset({"expand", "expand-cancels", "expand-points"})
+FORMS = ("softmax", "elementwise", "pad-and-crop", "largest-of-sums")
 # A program for each kind of laws: of products, sums, windows, maxima, maps, gathers and numbers.
 NAMES = (
     "attention", "biased-chain", "padded-maximum", "softmax", "looked-up-rows", "taps-apart",
@@ -292,15 +303,33 @@ class Proposals:
         return Match(Scope(scope.traversal, (), by_rows), ((read.tensor, gathered),))
 
 
+    def expand(self) -> Expand:
+        """Return arguments of the law of expanded forms: for each tensor a random member of its
+        e-class, mostly a map, or any scope, or a number."""
+        return Expand(self._map, *(self.random.random() < 0.3 for _ in range(2)))
+
+    def _map(self, tensor: Tensor) -> Scope | float | None:
+        maps = [scope for scope in self.view.scopes(tensor) if not scope.reduction]
+        kind = self.random.choice(("map", "map", "map", "map", "scope", "number", "none"))
+        if kind == "map" and maps:
+            return self.random.choice(maps)
+        if kind == "scope":
+            return self._scope(tensor)
+        return self.random.choice((0.0, 1.0)) if kind == "number" else None
+
+
 def saying_steps(random: Random) -> Callable[[str], Any]:
-    """Tactics that propose a few random steps for each request."""
+    """Tactics that propose a few random steps for each request, or arguments of the other laws."""
 
     def tactic(law: str) -> Any:
-        def hostile(view: View, row: Sequence[Any]) -> Iterator[tuple[Step, ...]]:
+        def hostile(view: View, row: Sequence[Any]) -> Iterator[Any]:
             proposals = view.once(lambda view, _: Proposals(random, view), "proposals")
             for _ in range(6):
                 try:
-                    yield proposals.steps(asked(law, row))
+                    if law in FORM_LAWS and random.random() < 0.8:
+                        yield random.choice((proposals.expand(),) * 4 + (Stated(),))
+                    else:
+                        yield proposals.steps(asked(law, row))
                 except EqsynthError:
                     continue  # arguments that can't even be written down
 
@@ -335,15 +364,19 @@ class Door:
         self.refused: Counter[str] = Counter()
         apply = asking.applied
 
-        def watched(view: View, law: str, row: Sequence[Any], said: Any, computes: bool) -> Using:
+        def watched(
+            view: View, law: str, row: Sequence[Any], said: Any, entry: Entry
+        ) -> list[Using]:
             steps = said.steps if isinstance(said, Path) else said
-            names = [type(s).__name__ for s in steps] if isinstance(steps, tuple) else ["term"]
+            if not isinstance(steps, tuple):
+                steps = (said if isinstance(said, Expand | Stated) else "term",)
+            names = ["term" if step == "term" else type(step).__name__ for step in steps]
             try:
-                found = apply(view, law, row, said, computes)
+                found = apply(view, law, row, said, entry)
             except LawError:
-                self.refused.update([] if computes else names)
+                self.refused.update(names)
                 raise
-            self.taken.update([] if computes else names)
+            self.taken.update(names if found else [])
             return found
 
         monkeypatch.setattr(asking, "applied", watched)
@@ -352,16 +385,24 @@ class Door:
 def replace_all(
     monkeypatch: pytest.MonkeyPatch, tactic: Callable[[str], Any], but: frozenset[str] = frozenset()
 ) -> Door:
-    for law, entry in LAWS.items():
-        if not entry.computed and law not in but:
-            monkeypatch.setitem(LAWS, law, replace(entry, tactic=tactic(law)))
+    """Replace the tactics of all laws, those of rules of scopes included, but of ``but``."""
+
+    def replaced(laws: Mapping[str, Entry]) -> dict[str, Entry]:
+        return {law: e if law in but else replace(e, tactic=tactic(law)) for law, e in laws.items()}
+
+    for law, entry in replaced(LAWS).items():
+        monkeypatch.setitem(LAWS, law, entry)
+    of_scopes = asking.laws_of
+    monkeypatch.setattr(asking, "laws_of", lambda rules: replaced(of_scopes(rules)))
     return Door(monkeypatch)
 
 
-def saturated(name: str) -> None:
-    graph = saturate_terms([PROGRAMS[name]()], RULES, DEFAULT_PHASES, LIMITS, True)
+def saturated(
+    name: str, rules: RuleSet = RULES, phases: Sequence[Phase] = DEFAULT_PHASES
+) -> None:
+    graph = saturate_terms([PROGRAMS[name]()], rules, phases, LIMITS, True)
     assert graph.log is not None
-    for error in certify(graph.log, RULES).failures:
+    for error in certify(graph.log, rules).failures:
         raise error
     assert_egraph_consistent(graph)
 
@@ -391,6 +432,48 @@ def test_steps_at_random_are_equalities_or_refused(
                    DEFINE if turn % 2 else frozenset())  # fmt: skip
 
 
+@pytest.mark.rotating
+def test_expanded_forms_by_maps_at_random_are_equal_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only definitions come before, since all other tactics are random."""
+    door = replace_all(monkeypatch, saying_steps(Random(1)), DEFINE)
+    for name in FORMS:
+        saturated(name, PROOF_RULES, PROOF_PHASES)
+    assert door.taken["Expand"] > 20 and door.refused["Expand"] > 20, (door.taken, door.refused)
+    assert door.refused["Stated"] > 5
+
+
+def test_an_expanded_form_needs_members_and_a_law_of_proofs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each condition under which ``answers.applied`` takes an expanded form, at its edge."""
+    conditions = Counter[str]()
+    apply = asking.applied
+
+    def tried(view: View, law: str, row: Sequence[Any], said: Any, entry: Entry) -> list[Using]:
+        if not isinstance(said, Expand):
+            return apply(view, law, row, said, entry)
+        other = Scope((3,), (), Num(2.0))
+        for condition, by, of in (
+            ("numerics", said, replace(entry, numerics="cancels")),
+            ("numerics", replace(said, cancels=True), replace(entry, numerics="proof")),
+            ("hypothesis", replace(said, maps=lambda _: other), entry),
+            ("hypothesis", replace(said, maps=lambda _: 2.0), entry),
+            ("steps", Stated(), entry),
+        ):
+            try:
+                apply(view, law, row, by, of)
+            except LawError as error:
+                assert error.condition == condition
+                conditions[condition] += 1
+        return apply(view, law, row, said, entry)
+
+    monkeypatch.setattr(asking, "applied", tried)
+    saturated("softmax", PROOF_RULES, PROOF_PHASES)
+    assert all(conditions[one] > 1 for one in ("numerics", "hypothesis", "steps")), conditions
+
+
 @pytest.mark.slow
 def test_each_law_is_taken_and_refused_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     door = said_at_random(monkeypatch, 0, NAMES)
@@ -408,6 +491,16 @@ def test_terms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # A path without steps ends at the term of the request, so only bare terms are refused.
     assert set(door.refused) == {"term"} and door.refused["term"] > 50
     assert set(door.taken) == {"Define"}
+
+
+@pytest.mark.rotating
+def test_maps_have_to_stand_in_the_e_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the maps of expanded forms aren't looked up, a wrong form is noticed."""
+    monkeypatch.setattr(answers, "_is_known", lambda _view, _tensor, _equal: True)
+    replace_all(monkeypatch, saying_steps(Random(0)), frozenset(LAWS) - FORM_LAWS)
+    with pytest.raises((EquivalenceError, EqsynthError)):
+        for name in FORMS:
+            saturated(name, PROOF_RULES, PROOF_PHASES)
 
 
 @pytest.mark.rotating

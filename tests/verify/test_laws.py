@@ -18,33 +18,33 @@ from eqsynth.calculus.deriving import derive
 from eqsynth.egraph import asking
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Phase
-from eqsynth.egraph.tactics.expansion import expanded
+from eqsynth.egraph.tactics.entry import Entry
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.table import LAWS
+from eqsynth.expansion.expanded import Expand, expanded
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.verify.laws import ARGUED, WRITTEN, behind
 from tests.egraph.programs import LIMITS, PROGRAMS, RULES
 
-COMPUTED = {law for law, entry in LAWS.items() if entry.computed}
-
 
 class Watched:
-    """The functions that the steps of each law's answers are of, and the laws that said terms."""
+    """The functions that the steps of each law's answers are of, and the laws that proposed
+    arguments of the law of expanded forms."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: defaultdict[str, set[str]] = defaultdict(set)
         self.said: set[str] = set()
-        self.terms: set[str] = set()
+        self.forms: set[str] = set()
         apply = asking.applied
 
-        def watched(view: Any, law: str, row: Sequence[Any], said: Any, computes: bool) -> Any:
+        def watched(view: Any, law: str, row: Sequence[Any], said: Any, entry: Entry) -> Any:
             steps = said.steps if isinstance(said, Path) else said
             if isinstance(steps, tuple):
                 self.said.add(law)
                 self.steps[law] |= {CALCULUS[type(step)].__name__ for step in steps}
-            else:
-                self.terms.add(law)
-            return apply(view, law, row, said, computes)
+            elif isinstance(said, Expand):
+                self.forms.add(law)
+            return apply(view, law, row, said, entry)
 
         monkeypatch.setattr(asking, "applied", watched)
 
@@ -66,10 +66,10 @@ def test_answers_are_steps_of_the_calculus(monkeypatch: pytest.MonkeyPatch) -> N
         watched.saturate(program)
     assert len(watched.said) >= 10 and watched.said <= WRITTEN.keys()
     assert watched.unnamed() == {}
-    # The watch can tell: a law that computes its answers itself is seen, in proofs.
-    assert not watched.terms & LAWS.keys()
+    # Expanded forms are asked for in proofs only.
+    assert not watched.forms
     watched.saturate("distributivity", PROVE_PHASES, load_rules())
-    assert watched.terms & LAWS.keys() and watched.terms & LAWS.keys() <= COMPUTED
+    assert watched.forms and watched.forms <= ARGUED.keys()
 
 
 @pytest.mark.slow
@@ -80,19 +80,18 @@ def test_every_law_answers_by_the_calculus_somewhere(monkeypatch: pytest.MonkeyP
         # alone.
         watched.saturate(program, PROVE_PHASES)
     # Rules of scopes are laws of their own text.
-    assert watched.unnamed() == {} and watched.terms & LAWS.keys() <= COMPUTED
+    assert watched.unnamed() == {} and watched.forms <= ARGUED.keys()
     # What canonical forms are called by, `derive`, is no step.
     assert {law: {*names} for law, names in WRITTEN.items()} == {
         law: watched.steps[law] or {"derive"} for law in watched.said
     }
 
 
-def test_every_law_either_says_steps_or_computes() -> None:
-    assert WRITTEN.keys() | COMPUTED == LAWS.keys() and not WRITTEN.keys() & COMPUTED
+def test_every_law_proposes_steps_or_expanded_forms() -> None:
+    assert WRITTEN.keys() | ARGUED.keys() == LAWS.keys() and not WRITTEN.keys() & ARGUED.keys()
 
 
-def test_a_law_that_computes_has_a_written_proof_and_a_test() -> None:
-    assert ARGUED.keys() == COMPUTED
+def test_the_law_of_expanded_forms_has_a_written_proof_and_a_test() -> None:
     root = pathlib.Path(eqsynth.__file__).parents[1]
     for law, (proof, test) in ARGUED.items():
         said = ast.get_docstring(ast.parse((root / proof).read_text(encoding="utf-8"))) or ""

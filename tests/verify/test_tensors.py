@@ -93,7 +93,7 @@ def test_a_definition_is_none_to_prove() -> None:
     verdict = verify_rule(OURS, OURS["factor"])
     assert (verdict.outcome, verdict.why) == ("by law", "the law factor answers by calculus.close")
     verdict = verify_rule(OURS, OURS["expand"])
-    assert verdict.outcome == "by law" and "tests/egraph/test_expansion.py" in verdict.why
+    assert verdict.outcome == "by law" and "tests/expansion/test_expanded.py" in verdict.why
 
 
 @pytest.mark.rotating

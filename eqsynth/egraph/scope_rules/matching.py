@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from eqsynth.calculus.conditions import is_product
 from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
+from eqsynth.expansion.ring import as_index
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import remembered
-from eqsynth.ir.ring import as_index
 from eqsynth.ir.scalar import (
     Call,
     Num,

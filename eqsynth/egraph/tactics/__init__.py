@@ -2,6 +2,6 @@
 
 A tactic takes the scope (or operator) that a rule matched and returns steps of the calculus
 (``eqsynth/calculus``), not a term: the laws of the calculus check every step, so a tactic can't be
-unsound. ``table.py`` maps each request to the tactic that answers it. The few tactics that it lists
-as ``computed`` still compute their terms themselves.
+unsound. ``table.py`` maps each request to the tactic that answers it. The tactics of expanded forms
+return arguments of the law of ``eqsynth/expansion`` instead.
 """

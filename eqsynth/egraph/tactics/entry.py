@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eqsynth.egraph.tactics.requests import Law
+from eqsynth.rules.scope_rules.syntax import ScopeRule
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One law of the table ``LAWS``.
+    """One law of the table ``LAWS``, or of a rule of scopes.
 
     Attributes:
         tactic: proposes answers to a request.
@@ -23,8 +24,7 @@ class Entry:
         again: the tactic looks at the members of the e-classes that a scope reads, so the law is
             asked again when one of them gets new members.
         operators: the answers are operators for a scope or a product.
-        computed: the law still computes its answers itself, and its terms are put into the e-graph
-            unchecked. All others answer with steps of the calculus, which ``answers.py`` applies.
+        stated: the rule of scopes that the law stands for; None for the laws of the table.
     """
 
     tactic: Law
@@ -33,4 +33,4 @@ class Entry:
     means: bool = False
     again: bool = False
     operators: bool = False
-    computed: bool = False
+    stated: ScopeRule | None = None

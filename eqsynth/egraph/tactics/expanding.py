@@ -1,7 +1,7 @@
-"""Answers to the e-graph's requests for expanded forms.
+"""Arguments of the law of expanded forms (``eqsynth/expansion``).
 
-For each e-class that the scope reads, this module chooses the member (a map) to expand it by. The
-expansion itself is a function of one scope and stands in ``expansion.py``.
+For each e-class that is met when a scope is written out, this module chooses the member (a map) to
+write out in its place.
 """
 
 from __future__ import annotations
@@ -10,52 +10,45 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.egraph.tactics import expansion
 from eqsynth.egraph.tactics.algebra import maps_of, reaches
-from eqsynth.egraph.tactics.requests import Later, Using, number_of, underived
+from eqsynth.egraph.tactics.requests import number_of, underived
 from eqsynth.egraph.view import View
+from eqsynth.expansion.expanded import Expand, computed_in
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Num, reads, tree_size
+from eqsynth.ir.scalar import reads, tree_size
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 
-def expand(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def expand(view: View, row: Sequence[Any]) -> Iterable[Expand]:
     return _expanded(view, row)
 
 
-def expand_cancels(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def expand_cancels(view: View, row: Sequence[Any]) -> Iterable[Expand]:
     return _expanded(view, row, cancels=True)
 
 
-def expand_points(view: View, row: Sequence[Any]) -> Iterable[Using]:
+def expand_points(view: View, row: Sequence[Any]) -> Iterable[Expand]:
     return _expanded(view, row, points=True)
 
 
 def _expanded(
     view: View, row: Sequence[Any], cancels: bool = False, points: bool = False
-) -> Iterable[Using]:
-    """The expanded form of a scope, with each e-class that it reads replaced by a map."""
-    members: dict[Tensor, Tensor] = {}
+) -> Iterable[Expand]:
+    """The expanded form of a scope, with each e-class that is met replaced by a map."""
+    chosen: dict[Tensor, Tensor] = {}
     scope = underived(view, row)
-    dtype = expansion.computed_in(scope)
+    dtype = computed_in(scope)
 
-    def map_of(tensor: Tensor) -> Scope | None:
+    def map_of(tensor: Tensor) -> Scope | float | None:
         assert isinstance(tensor, ClassRef)
         if (value := number_of(view, tensor)) is not None and tensor.dtype == dtype:
-            return Scope(tensor.shape, (), Num(value))
-        if tensor not in members:
-            found = _map_of(view, tensor, members)
-            if found is None:
-                return None
-            members[tensor] = found
-        known = members[tensor]
-        assert isinstance(known, Scope)
-        return known
+            return value
+        found = _map_of(view, tensor, chosen)
+        if found is not None:
+            chosen[tensor] = found
+        return found
 
-    form = expansion.expanded(scope, map_of, cancels, points)
-    if form is None:
-        raise Later
-    return [Using(form, members)]
+    return [Expand(map_of, cancels, points)]
 
 
 def _map_of(view: View, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> Scope | None:

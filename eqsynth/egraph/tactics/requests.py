@@ -19,6 +19,7 @@ from eqsynth.egraph.scope_rules.matching import is_selected
 from eqsynth.egraph.tactics import merging, phases, reductions, selection, substitution
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.view import View
+from eqsynth.expansion.expanded import Expand
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, factors_of, reads
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
@@ -26,13 +27,14 @@ from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 @dataclass(frozen=True)
 class Using:
-    """An answer that holds because certain terms are members of certain e-classes.
+    """A term that equals the term of a request because certain terms are members of certain
+    e-classes.
 
     ``explain`` shows the law applied to those members, and, as separate steps, why each is a member
     of its e-class.
 
     Attributes:
-        term: the answer.
+        term: the equal term.
         members: e-class -> the member that was used for it.
     """
 
@@ -40,9 +42,17 @@ class Using:
     members: Mapping[Tensor, Tensor]
 
 
-Said = Path | Steps | Tensor | Using
-"""The answer of a law: steps of the calculus, or a path of steps with the scope at its end. Laws
-that compute their answers themselves (``Entry.computed``) answer with a term."""
+@dataclass(frozen=True)
+class Stated:
+    """The right sides of the rule of scopes that a law stands for, on what its left side matches.
+
+    The tactic of such a law only says when the rule applies."""
+
+
+Said = Path | Steps | Expand | Stated
+"""What a tactic proposes: steps of the calculus, or a path of steps with the scope at its end; the
+arguments of the law of expanded forms; or what the law's rule of scopes states. It is never a term:
+``answers.py`` gets the term from these."""
 
 Law = Callable[[View, Sequence[Any]], Iterable[Said]]
 

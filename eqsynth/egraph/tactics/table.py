@@ -371,13 +371,11 @@ LAWS: Final[dict[str, Entry]] = {
     "phase-select": Entry(_phase_select),
     "rfactor": Entry(_rfactor),
     "distribute": Entry(algebra.distribute),
-    "expand": Entry(expanding.expand, numerics="proof", means=True, again=True, computed=True),
+    "expand": Entry(expanding.expand, numerics="proof", means=True, again=True),
     "expand-cancels": Entry(
-        expanding.expand_cancels, numerics="proof-cancels", means=True, again=True, computed=True
+        expanding.expand_cancels, numerics="proof-cancels", means=True, again=True
     ),
-    "expand-points": Entry(
-        expanding.expand_points, numerics="proof", means=True, again=True, computed=True
-    ),
+    "expand-points": Entry(expanding.expand_points, numerics="proof", means=True, again=True),
     "common-factor": Entry(algebra.common_factors, again=True),
     "expression-split": Entry(algebra.expression_split, again=True),
     "tap-merge": Entry(algebra.tap_merge, again=True),

@@ -20,12 +20,9 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
-from eqsynth.egraph.tactics.sums import forward, summed
-from eqsynth.ir import lattice
-from eqsynth.ir.functions import FUNCTIONS
-from eqsynth.ir.index import It
-from eqsynth.ir.polynomial import MAX_POWER, expand
-from eqsynth.ir.ring import (
+from eqsynth.expansion import lattice
+from eqsynth.expansion.polynomial import MAX_POWER, expand
+from eqsynth.expansion.ring import (
     ONE,
     Monomial,
     Polynomial,
@@ -38,8 +35,11 @@ from eqsynth.ir.ring import (
     scaled,
     times,
 )
+from eqsynth.expansion.sums import forward, summed
+from eqsynth.expansion.truths import compared, is_truth
+from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Cast, Num, Scalar, dtype_of, iterators
-from eqsynth.ir.truths import compared, is_truth
 from eqsynth.ir.types import is_float
 
 _ONE: Final[Polynomial] = {ONE: Fraction(1)}

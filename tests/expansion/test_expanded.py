@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eqsynth.egraph.tactics.expansion import MAX_PIECES, by_points, expanded
+from eqsynth.errors import LawError
+from eqsynth.expansion.expanded import MAX_PIECES, Expand, by_points, expanded
+from eqsynth.expansion.polynomial import expand
+from eqsynth.expansion.ring import collect
 from eqsynth.ir.data import FLOATS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.normal import canonical, canonical_term
-from eqsynth.ir.polynomial import expand
-from eqsynth.ir.ring import collect
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, reads, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.choices import RandomChoices, Rejected
@@ -23,6 +24,10 @@ from tests.terms import INF, it, leaf
 
 def map_of(tensor: Tensor) -> Scope | None:
     return tensor if isinstance(tensor, Scope) and not tensor.reduction else None
+
+
+MAPS = Expand(map_of)
+BY_POINTS = Expand(map_of, points=True)
 
 
 @pytest.mark.rotating
@@ -39,7 +44,7 @@ def test_random_scopes_are_equal_to_their_forms(
             scope = canonical_term(family(World(choices, "float32", extents)))  # type: ignore[operator]
         except Rejected:
             continue
-        form = expanded(scope, map_of, cancels, points)
+        form = expanded(scope, Expand(map_of, cancels, points))
         if form is None:
             continue
         sides = Sides(scope, form, seed)
@@ -285,12 +290,12 @@ def test_a_concatenation_is_its_pieces_and_neighbours_of_one_body_are_one() -> N
     both = Scope((6,), (), call("exp", total([Read(x, (i,)), Read(y, (i - 4,))])))
     first = Scope((4,), (), call("exp", Read(x, (it(0, 4),))))
     second = Scope((2,), (), call("exp", Read(y, (it(0, 2),))))
-    assert expanded(both, map_of) == Op("Concat", (first, second), (0,))
+    assert expanded(both, MAPS) == Op("Concat", (first, second), (0,))
 
     rows = [Read(leaf("z", 2, 3), (Index(n), it(1, 3))) for n in (0, 1)]
     parts = [canonical_term(Scope((1, 3), (), row)) for row in rows]
     cat = [Read(part, (it(0, 2) - n, it(1, 3))) for n, part in enumerate(parts)]
-    whole = expanded(Scope((2, 3), (), total(list(cat))), map_of)
+    whole = expanded(Scope((2, 3), (), total(list(cat))), MAPS)
     assert whole == Scope((2, 3), (), Read(leaf("z", 2, 3), (it(0, 2), it(1, 3))))
 
 
@@ -300,7 +305,7 @@ def test_sums_are_taken_forward_and_what_does_not_depend_stands_outside() -> Non
     back = It(1, 3).extent - 1 - k
     scope = Scope((2,), (3,), Prod((Read(x, (i, back)), Read(w, (back,)), Read(c, (i,)))))
     forward = Scope((2,), (3,), Prod((Read(w, (k,)), Read(x, (i, k)))))
-    form = expanded(scope, map_of)
+    form = expanded(scope, MAPS)
     assert isinstance(form, Scope) and not form.reduction
     assert {r for r in (t for t in form.body.factors)} == {  # type: ignore[attr-defined]
         Read(c, (i,)), Read(canonical_term(forward), (i,)),
@@ -330,7 +335,7 @@ def test_products_maxima_and_truths_that_are_not_taken_apart() -> None:
     ):  # fmt: skip
         assert isinstance(whole, Read)
         left, right = (canonical_term(one) for one in (whole.tensor, Scope((2,), (), parts)))
-        forms = [expanded(one, map_of) or one for one in (left, right) if isinstance(one, Scope)]
+        forms = [expanded(one, MAPS) or one for one in (left, right) if isinstance(one, Scope)]
         assert forms[0] != forms[1], str(left)
         assert Sides(left, forms[0], 0).all_data("proof") is None
 
@@ -345,12 +350,12 @@ def test_a_reduction_of_few_values_is_written_out() -> None:
         by_hand: Scalar = one
         for other in more:
             by_hand = call(fn, by_hand, other)
-        form = expanded(Scope((2,), (3,), Read(x, (i, k)), reducer), map_of, points=True)
+        form = expanded(Scope((2,), (3,), Read(x, (i, k)), reducer), BY_POINTS)
         assert isinstance(form, Scope) and not form.reduction
-        by_hand_form = expanded(Scope((2,), (), by_hand), map_of) or Scope((2,), (), by_hand)
+        by_hand_form = expanded(Scope((2,), (), by_hand), MAPS) or Scope((2,), (), by_hand)
         assert canonical_term(form) == canonical_term(by_hand_form)
     long = Scope((2,), (3, 9), Read(y, (i, k, m)))
-    form = expanded(long, map_of, points=True)
+    form = expanded(long, BY_POINTS)
     assert isinstance(form, Scope) and not form.reduction
     parts = [one.tensor for one in reads(form.body)]
     assert [one.reduction for one in parts if isinstance(one, Scope)] == [(9,)] * 3
@@ -366,12 +371,12 @@ def test_truths_are_counted_among_integers() -> None:
     ids = Read(leaf("ids", 3, dtype="int64"), (i,))
     eye = Scope((4, 4), (), call("eq", Value(it(0, 4)), Value(it(1, 4))))
     picked = [Cast("int64", call("eq", ids, Value(k))), Cast("int64", Read(eye, (k, j)))]
-    form = expanded(canonical_term(Scope((3, 4), (4,), product(picked))), map_of)  # type: ignore[arg-type]
+    form = expanded(canonical_term(Scope((3, 4), (4,), product(picked))), MAPS)  # type: ignore[arg-type]
     assert form == canonical_term(Scope((3, 4), (), Cast("int64", call("eq", ids, Value(j)))))
     own = call("eq", ids, Value(it(1, 4)))
     counted, cast = (Scope((3,), (4,), body) for body in (own, Cast("int64", own)))
     assert counted.dtype == "int64"
-    both = [expanded(one, map_of) or one for one in (counted, cast)]
+    both = [expanded(one, MAPS) or one for one in (counted, cast)]
     assert canonical_term(both[0]) == canonical_term(both[1])
 
 
@@ -384,7 +389,7 @@ def test_the_largest_is_compared_where_any_is() -> None:
         whole = Read(Scope((2,), (5,), x, reducer), (i,))
         any_or_all = Scope((2,), (5,), call("gt", x, Num(0)), reducer)
         by_extreme = Scope((2,), (), call("gt", whole, Num(0)))
-        both = [expanded(one, map_of) or one for one in (any_or_all, by_extreme)]
+        both = [expanded(one, MAPS) or one for one in (any_or_all, by_extreme)]
         assert canonical_term(both[0]) == canonical_term(both[1])
         assert Sides(any_or_all, both[0]).all_data("proof") is None
 
@@ -396,18 +401,18 @@ def test_a_maximum_of_maxima_is_taken_as_it_is_written(name: str) -> None:
     the two forms is written. For these names the expansion never ended."""
     y = leaf(name, 4)
     least = Scope((), (4,), call("abs", Read(y, (it(0, 4),))), "min")
-    form = expanded(canonical_term(least), map_of, points=True)  # type: ignore[arg-type]
+    form = expanded(canonical_term(least), BY_POINTS)  # type: ignore[arg-type]
     assert form is None or Sides(least, form).all_data("proof") is None
 
 
 def test_what_is_left_as_it_is() -> None:
     i = it(0, 40)
     far = total([Read(leaf(f"p{n}", 2), (i - 2 * n,)) for n in range(20)])
-    assert len(far.terms) > MAX_PIECES and expanded(Scope((40,), (), far), map_of) is None  # type: ignore[attr-defined]
+    assert len(far.terms) > MAX_PIECES and expanded(Scope((40,), (), far), MAPS) is None  # type: ignore[attr-defined]
     masked = Sum((X, Num(-INF)))
-    assert expanded(Scope((4,), (), masked), map_of) is None
+    assert expanded(Scope((4,), (), masked), MAPS) is None
     narrow, wide = (Read(leaf("n", 4, dtype=t), (it(0, 4),)) for t in ("int8", "int64"))
-    assert expanded(Scope((4,), (), total([narrow, narrow, wide])), map_of) is None
+    assert expanded(Scope((4,), (), total([narrow, narrow, wide])), MAPS) is None
 
 
 def test_a_sum_goes_over_what_is_not_zero() -> None:
@@ -415,20 +420,20 @@ def test_a_sum_goes_over_what_is_not_zero() -> None:
     k = j + u."""
     i, j, k = it(0, 2), it(1, 4), it(2, 6)
     x, w = leaf("x", 7), leaf("w", 3)
-    form = expanded(Scope((2, 4), (6,), Prod((Read(x, (i + k,)), Read(w, (k - j,))))), map_of)
+    form = expanded(Scope((2, 4), (6,), Prod((Read(x, (i + k,)), Read(w, (k - j,))))), MAPS)
     u = it(2, 3)
     assert form == canonical_term(Scope((2, 4), (3,), Prod((Read(x, (i + j + u,)), Read(w, (u,))))))
     # For k < 5, j + u isn't always a value of k, so the sum stays over k.
     k = it(2, 5)
     short = Scope((2, 4), (5,), Prod((Read(x, (i + k,)), Read(w, (k - j,)))))
-    form = expanded(short, map_of) or short
+    form = expanded(short, MAPS) or short
     assert Sides(short, form).all_data("proof") is None
 
 
 def test_rows_in_reverse_are_computed_forward_and_read_in_reverse() -> None:
     i, k = it(0, 3), it(1, 4)
     x, w = leaf("x", 3, 4), leaf("w", 4)
-    form = expanded(Scope((3,), (4,), Prod((Read(x, (2 - i, k)), Read(w, (k,))))), map_of)
+    form = expanded(Scope((3,), (4,), Prod((Read(x, (2 - i, k)), Read(w, (k,))))), MAPS)
     forward = canonical_term(Scope((3,), (4,), Prod((Read(x, (i, k)), Read(w, (k,))))))
     assert form == Scope((3,), (), Read(forward, (2 - i,)))
 
@@ -439,7 +444,7 @@ def test_two_rotations_are_one() -> None:
 
     def form(a: int, b: int) -> Tensor:
         scope = Scope((), (5,), Prod((Read(x, ((k + a) % 5,)), Read(w, ((k + b) % 5,)))))
-        return expanded(scope, map_of) or scope
+        return expanded(scope, MAPS) or scope
 
     assert form(0, 1) == form(1, 2) == form(3, 4) == form(4, 0) != form(2, 0)
 
@@ -448,14 +453,14 @@ def test_groups_are_cut_apart() -> None:
     """``x[i // 2 * 3 + k]`` for i < 4: rows 0 and 1 read x[k], rows 2 and 3 read x[3 + k]."""
     i, k = it(0, 4), it(1, 3)
     x, w = leaf("x", 6), leaf("w", 4, 3)
-    form = expanded(Scope((4,), (3,), Prod((Read(x, (i // 2 * 3 + k,)), Read(w, (i, k))))), map_of)
+    form = expanded(Scope((4,), (3,), Prod((Read(x, (i // 2 * 3 + k,)), Read(w, (i, k))))), MAPS)
     assert isinstance(form, Op) and form.name == "Concat"
     assert [part.shape for part in form.args] == [(2,), (2,)] and "//" not in str(form)
 
 
 def summed_up(body: Scalar) -> Tensor:
     scope = canonical(Scope((4,), (4,), body))
-    return canonical_term(expanded(scope, map_of) or scope)
+    return canonical_term(expanded(scope, MAPS) or scope)
 
 
 def test_prefix_sums_are_one_sum_and_elements() -> None:
@@ -481,7 +486,7 @@ def test_what_one_factor_alone_has_is_summed_in_it() -> None:
     inner = Scope((2, 3), (4,), Read(weight.tensor, (it(0, 2), it(1, 3), it(2, 4))))
     flat = canonical(Scope((2,), (3, 4), Prod((weight, bias))))
     apart = canonical(Scope((2,), (3,), Prod((Read(inner, (i, k)), bias))))
-    assert canonical_term(expanded(flat, map_of) or flat) == canonical_term(apart)
+    assert canonical_term(expanded(flat, MAPS) or flat) == canonical_term(apart)
 
 
 def test_ids_that_are_concatenated_are_cut_apart() -> None:
@@ -489,7 +494,28 @@ def test_ids_that_are_concatenated_are_cut_apart() -> None:
     sum without it keeps its dtype int64."""
     p, q = (Read(leaf(n, 2, dtype="int64"), (it(0, 4) - at,)) for n, at in (("p", 0), ("q", 2)))
     picked = Cast("float32", call("eq", total([p, q]), Value(it(1, 3))))
-    form = expanded(canonical(Scope((4, 3), (), picked)), map_of)
+    form = expanded(canonical(Scope((4, 3), (), picked)), MAPS)
     assert isinstance(form, Op) and form.name == "Concat" and len(form.args) == 2
     scope = canonical(Scope((4, 3), (), picked))
     assert Sides(scope, form).verdict("ties", "proof") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "condition"),
+    [
+        (Scope((4,), (2,), Read(leaf("x", 4), (it(0, 4),))), "map"),
+        (Scope((3,), (), Num(2.0)), "map"),
+        (Scope((4,), (), Cast("int64", X)), "map"),
+        (leaf("x", 4), "map"),
+        (2.0, "dtype"),
+    ],
+)
+def test_what_is_no_map_of_the_tensor_is_refused(found: object, condition: str) -> None:
+    whole = Read(leaf("n", 4, dtype="int64"), (it(0, 4),))
+    read = whole if condition == "dtype" else Read(leaf("y", 4), (it(0, 4),))
+    scope = Scope((4,), (), Prod((X, read)))
+    tensor = read.tensor
+    taken = Expand(lambda one: found if one == tensor else None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(LawError) as error:
+        expanded(scope, taken)
+    assert error.value.condition == condition

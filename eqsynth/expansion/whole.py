@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from eqsynth.ir.ring import (
+from eqsynth.expansion.ring import (
     ONE,
     Monomial,
     Polynomial,

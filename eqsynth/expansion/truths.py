@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import permutations
 from typing import Final
 
-from eqsynth.ir.ring import (
+from eqsynth.expansion.ring import (
     ONE,
     Monomial,
     Polynomial,

@@ -17,7 +17,7 @@ of two differences, as ``(x - y)**2``. A product of one difference and of sums o
 always multiplied out: the result is as exact as the operands.
 
 Not here: the order of iterators (``normal.py``), reads that leave their tensor, and reductions
-(``egraph/tactics/expansion.py``).
+(``expansion/expanded.py``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from eqsynth.ir import lattice, whole
-from eqsynth.ir.complements import (
+from eqsynth.expansion import lattice, whole
+from eqsynth.expansion.complements import (
     cases,
     complemented,
     doubled,
@@ -38,8 +38,8 @@ from eqsynth.ir.complements import (
     two_exponentials,
     two_exponents,
 )
-from eqsynth.ir.made import written_out
-from eqsynth.ir.ring import (
+from eqsynth.expansion.made import written_out
+from eqsynth.expansion.ring import (
     ONE,
     Monomial,
     NotReal,
@@ -66,6 +66,7 @@ from eqsynth.ir.ring import (
     square_part,
     times,
 )
+from eqsynth.expansion.truths import Truths, decided
 from eqsynth.ir.scalar import (
     Call,
     Cast,
@@ -78,7 +79,6 @@ from eqsynth.ir.scalar import (
     dtype_of,
     rebuild,
 )
-from eqsynth.ir.truths import Truths, decided
 from eqsynth.ir.types import is_float
 
 # The most terms of a product that is multiplied out, the largest power that is written as a

@@ -15,8 +15,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from eqsynth.expansion.ring import as_index
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
-from eqsynth.ir.ring import as_index
 from eqsynth.ir.scalar import (
     Call,
     Num,

@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import product as choices
 from typing import Final
 
-from eqsynth.ir.ring import (
+from eqsynth.expansion.ring import (
     Polynomial,
     collect,
     is_not_negative,

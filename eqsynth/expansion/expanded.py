@@ -7,7 +7,9 @@ bodies are polynomials.
 
 Two programs with the same expanded form are equal, so proofs of equality meet there. Computing by
 the expanded form would often be slower than computing the scope, so optimization doesn't ask for
-it. A scope equals its expanded form by six steps, each a function here or in a module beside:
+it. A scope equals its expanded form by six steps, each a function here or in a module beside. Which
+maps are written out is an argument; that each map equals the tensor in whose place it is written is
+a hypothesis, for the caller to justify.
 
 Proof. Let the scope be ``L_X R_Y f`` with the reducer R. Look at one element x of X at which every
 value that either side computes is a finite number.
@@ -26,7 +28,7 @@ value that either side computes is a finite number.
    the values that it reads, so equal expressions may replace each other in f.
 3. Other iterators (``sums.reindexed``). ``k -> n - 1 - k`` and ``k -> (k + c) % n`` are bijections
    of [0, n), and are applied only if k runs over all of [0, n): R combines the same values.
-4. Polynomials (``ir/polynomial.py``). The body equals its polynomial, as argued there by function.
+4. Polynomials (``polynomial.py``). The body equals its polynomial, as argued there by function.
 5. Sums (``sums.summed``). A sum of several terms is the sum of the terms' sums. A factor without k
    moves out of a sum over k. An iterator that occurs in no factor multiplies by its extent.
    ``sum_{y,z} g(y) h(z)`` is ``{sum_y g} {sum_z h}``. If a factor is zero except for u = k - e in
@@ -35,10 +37,10 @@ value that either side computes is a finite number.
 6. One piece from two (:func:`_one_slab`). Neighbouring pieces are joined if their bodies are the
    same, or are the same after the iterator replaces its value in a piece of one value.
 
-The obligation is ``tests/egraph/test_expansion.py``: random scopes (reads beyond borders, mirrored
-and rotated reads, maps of maps, all functions) have the same values as their expanded forms. The
-proof says nothing about how either side rounds, or about values with a part that isn't finite, so
-the rules that ask for the form have ``proof`` numerics.
+The obligation is ``tests/expansion/test_expanded.py``: random scopes (reads beyond borders,
+mirrored and rotated reads, maps of maps, all functions) have the same values as their expanded
+forms. The proof says nothing about how either side rounds, or about values with a part that isn't
+finite, so the rules that ask for the form have ``proof`` numerics.
 """
 
 from __future__ import annotations
@@ -47,10 +49,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
-from eqsynth.egraph.tactics.extrema import combined, reduced_form
-from eqsynth.egraph.tactics.pieces import (
+from eqsynth.errors import LawError
+from eqsynth.expansion.extrema import combined, reduced_form
+from eqsynth.expansion.pieces import (
     MAX_TURNS,
     Box,
     Cut,
@@ -63,10 +67,10 @@ from eqsynth.egraph.tactics.pieces import (
     same_border,
     simple,
 )
-from eqsynth.egraph.tactics.sums import OtherDtype, placed, reindexed, summed
+from eqsynth.expansion.polynomial import expand
+from eqsynth.expansion.ring import NotReal, collect
+from eqsynth.expansion.sums import OtherDtype, placed, reindexed, summed
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.polynomial import expand
-from eqsynth.ir.ring import NotReal, collect
 from eqsynth.ir.scalar import (
     Call,
     Cast,
@@ -94,18 +98,31 @@ MAX_READS: Final = 48
 # The most values of a reduction that is written out value by value.
 MAX_POINTS: Final = 16
 
-Map = Callable[[Tensor], "Scope | None"]
-"""Returns a scope without a reduction that is equal to the tensor; None if reads of the tensor are
-to stay."""
+Maps = Callable[[Tensor], "Scope | float | None"]
+"""Returns what to write in the place of a tensor: a scope without a reduction that is equal to the
+tensor, or the number that all of its elements are; None if reads of the tensor are to stay."""
+
+
+@dataclass(frozen=True)
+class Expand:
+    """What the expanded form of a scope is made by.
+
+    Attributes:
+        maps: the map for a tensor, or a number (hypotheses). It is asked only about tensors that
+            are met when the scope is written out, so that nothing has to be found for others.
+        cancels: also use the identities that lose digits in floats (``polynomial.py``).
+        points: reduce iterators of few values value by value (:func:`by_points`)."""
+
+    maps: Maps
+    cancels: bool = False
+    points: bool = False
 
 
 class _TooLarge(Exception):
     """The scope has too many pieces, or its body has too many leaves after writing out."""
 
 
-def expanded(
-    scope: Scope, map_of: Map, cancels: bool = False, points: bool = False
-) -> Tensor | None:
+def expanded(scope: Scope, given: Expand) -> Tensor | None:
     """``L_X reduce_Y f = cat over pieces X' of X (L_X' combine over pieces Y' of Y (reduce_Y' f))``
     with each f written out and collected as a polynomial. None if this is the scope itself, if it
     would be too large, or if the scope's dtypes or numbers don't allow it.
@@ -113,10 +130,10 @@ def expanded(
     Pieces are cut where a read begins or ends to be in range, so that within a piece the read is an
     element or the fill. Neighbouring pieces with the same body are joined again.
 
-    Args:
-        map_of: the scope to write out in the place of a tensor that is read.
-        cancels: also use the identities that lose digits in floats (``ir/polynomial.py``).
-        points: reduce iterators of few values value by value (:func:`by_points`).
+    Raises:
+        LawError: ``map``: what ``given.maps`` returns for a tensor is no scope, reduces, or is of
+            another type; ``dtype``: it is a number, and the tensor isn't of the dtype in which the
+            scope is computed.
     """
     dtype = computed_in(scope)
     if dtype is None or 0 in scope.extents:
@@ -130,7 +147,7 @@ def expanded(
         return None
     for turns in (MAX_TURNS, 1):
         with suppress(_TooLarge, NotReal, OtherDtype):
-            bodies = _Pieces(numbers, map_of, cancels, turns, points).bodies()
+            bodies = _Pieces(numbers, dtype, given, turns).bodies()
             found = _joined(scope, bodies)
             return None if found == scope or found.type != scope.type else found
     return None
@@ -162,14 +179,14 @@ def by_points(scope: Scope) -> list[It]:
 class _Pieces:
     """The pieces of a scope's box, and its body in each of them, over the scope's iterators."""
 
-    def __init__(self, scope: Scope, map_of: Map, cancels: bool, turns: int, points: bool) -> None:
+    def __init__(self, scope: Scope, dtype: str, given: Expand, turns: int) -> None:
         self._turns = turns
         self._scope = scope
-        self._map_of = map_of
-        self._cancels = cancels
+        self._dtype = dtype
+        self._given = given
         self._cuts = [{0, extent} for extent in scope.extents]
         self._most = MAX_PIECES
-        for it in by_points(scope) if points else ():
+        for it in by_points(scope) if given.points else ():
             self._cuts[it.slot] = {*range(it.extent + 1)}
             self._most *= it.extent
 
@@ -190,7 +207,19 @@ class _Pieces:
         for slot in range(width, len(box)):
             if box[slot] == (0, self._scope.extents[slot]):
                 body = reindexed(body, It(slot, self._scope.extents[slot]))
-        return collect(expand(body, self._cancels, self._scope.dtype))
+        return collect(expand(body, self._given.cancels, self._scope.dtype))
+
+    def _map_of(self, tensor: Tensor) -> Scope | None:
+        """Return the map to write out in the place of a tensor; None if reads of it stay."""
+        found = self._given.maps(tensor)
+        if isinstance(found, float):
+            if tensor.dtype != self._dtype:
+                raise LawError("a number of another dtype", law="expanded", condition="dtype")
+            return Scope(tensor.shape, (), Num(found))
+        is_map = isinstance(found, Scope) and not found.reduction and found.type == tensor.type
+        if not (found is None or is_map):
+            raise LawError("what is written out is no map", law="expanded", condition="map")
+        return found
 
     def written_out(self, body: Scalar, box: Box, within: frozenset[Tensor]) -> Scalar:
         """Return the body with maps written out: ``f(t[m(x)])`` -> ``f(g(m(x)))`` if t is ``L g``

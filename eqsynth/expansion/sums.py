@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
+from eqsynth.expansion.polynomial import expand
+from eqsynth.expansion.ring import ONE, Monomial, Polynomial, as_index, collect, plus, times
 from eqsynth.ir.index import Atom, Index, It, Mod
 from eqsynth.ir.normal import sort_operands
-from eqsynth.ir.polynomial import expand
-from eqsynth.ir.ring import ONE, Monomial, Polynomial, as_index, collect, plus, times
 from eqsynth.ir.scalar import (
     Call,
     Cast,

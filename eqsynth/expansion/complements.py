@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from eqsynth.ir.lattice import FUNCTIONS
-from eqsynth.ir.ring import (
+from eqsynth.expansion.lattice import FUNCTIONS
+from eqsynth.expansion.ring import (
     ONE,
     Monomial,
     Polynomial,
