@@ -32,7 +32,7 @@ def is_cut(term: Tensor) -> bool:
 def work(op: Op) -> int:
     """The number of products in the sum of one element."""
     first, second = (arg.shape for arg in op.args[:2])
-    return math.prod(second[1:]) if "Conv" in op.name else first[-1]
+    return math.prod(second[1:]) if op.row.images else first[-1]
 
 
 def elements(op: Op, operands: Sequence[Array], points: Sequence[Array]) -> Array:

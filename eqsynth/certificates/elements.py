@@ -236,7 +236,7 @@ class Elements:
             else:
                 index.append(next(kept))
         form = self.element(x, index)
-        reducer = op.name.removeprefix("Reduce").lower()
+        reducer = op.row.reducer
         if reducer == "mean":
             form = scaled(form, 1 / math.prod(x.shape[axis] for axis in axes))
             reducer = "sum"
@@ -260,8 +260,9 @@ class Elements:
         return self.fold("sum", bound, times(self.read(x, index), self.element(w, [f, *bound])))
 
     def _window(self, op: Op, places: Sequence[Index], bound: Sequence[Index]) -> list[Index]:
-        attrs: Any = op.attrs[-3:] if "Pool" in op.name else op.attrs[:3]
-        rows = zip(places, bound, *attrs, strict=True)
+        given: Any = dict(zip((name for name, _ in op.row.attrs), op.attrs, strict=True))
+        steps = (given[name] for name in ("stride", "padding", "dilation"))
+        rows = zip(places, bound, *steps, strict=True)
         return [at * s - p + r * d for at, r, s, p, d in rows]
 
     def _pooled(self, op: Op, at: Sequence[Index]) -> Form:
@@ -275,10 +276,9 @@ class Elements:
         return self.fold("sum", bound, scaled(self.read(x, index), 1 / math.prod(kernel)))
 
     def _fused(self, op: Op, at: Sequence[Index]) -> Form:
-        convolution = "Conv" in op.name
-        form = (self._conv2d if convolution else self._matmul)(op, at)
+        form = (self._conv2d if op.row.images else self._matmul)(op, at)
         bias, *residual = op.args[2:]
-        own = [at[1]] if convolution else _broadcast(at, bias)
+        own = [at[1]] if op.row.images else _broadcast(at, bias)
         form = form + self.element(bias, own)
         for tensor in residual:
             form = form + self.element(tensor, _broadcast(at, tensor))

@@ -36,6 +36,9 @@ class Operator:
         function: the scalar function that an elementwise operator maps, by name.
         reducer: of a reduction over axes, what reduces them: ``sum`` for ReduceSum; ``mean`` is one
             too. Empty for softmax, pooling and layer normalization.
+        images: the result, and each argument of rank 4, is a batch of images (n, channels, h, w);
+            libraries also store such tensors with the channels last. A bias is one number a
+            channel. So of convolutions, poolings and upsampling; not of matrix products.
         vendor: a library's fused kernel, as ``FusedMatmul``: the optimizer introduces it, capture
             never does.
         expand: for an operator that a rule file defines: returns the term that it equals, from its
@@ -50,6 +53,7 @@ class Operator:
     kind: Kind = "elementwise"
     function: str = ""
     reducer: str = ""
+    images: bool = False
     vendor: bool = False
     expand: Callable[[Sequence[Any], Sequence[Attr]], Any] | None = None
     digest: bytes = b""
@@ -115,7 +119,7 @@ def _elementwise() -> list[Operator]:
 
 _OTHERS: Final = (
     Operator("Matmul", 2, inference.matmul, (), "contraction"),
-    Operator("Conv2d", 2, inference.conv2d, _CONV, "contraction"),
+    Operator("Conv2d", 2, inference.conv2d, _CONV, "contraction", images=True),
     Operator(
         "ConvTranspose2d",
         2,
@@ -128,14 +132,18 @@ _OTHERS: Final = (
             ("groups", "int"),
         ),
         "contraction",
+        images=True,
     ),
     Operator("G2BMM", 2, inference.g2bmm, (("width", "int"), ("dilation", "int")), "contraction"),
     Operator("GBMM", 2, inference.gbmm, (("dilation", "int"),), "contraction"),
     Operator("FusedMatmul", 3, inference.fused_matmul, _POST, "contraction", vendor=True),
     Operator("FusedMatmulAdd", 4, inference.fused_matmul, _POST, "contraction", vendor=True),
-    Operator("FusedConv2d", 3, inference.fused_conv2d, _CONV + _POST, "contraction", vendor=True),
-    Operator(
-        "FusedConv2dAdd", 4, inference.fused_conv2d, _CONV + _POST, "contraction", vendor=True
+    *(
+        Operator(
+            name, arity, inference.fused_conv2d, _CONV + _POST, "contraction", images=True,
+            vendor=True,
+        )
+        for name, arity in (("FusedConv2d", 3), ("FusedConv2dAdd", 4))
     ),
     *(
         Operator(
@@ -149,8 +157,8 @@ _OTHERS: Final = (
         for reducer in ("sum", "max", "min", "prod", "mean")
     ),
     Operator("Softmax", 1, inference.along_axis, (("axis", "int"),), "reduction"),
-    Operator("MaxPool2d", 1, inference.pool2d, _POOL, "reduction"),
-    Operator("AvgPool2d", 1, inference.avg_pool2d, _POOL, "reduction"),
+    Operator("MaxPool2d", 1, inference.pool2d, _POOL, "reduction", images=True),
+    Operator("AvgPool2d", 1, inference.avg_pool2d, _POOL, "reduction", images=True),
     Operator(
         "LayerNorm", 3, inference.layer_norm, (("axes", "int"), ("eps", "float")), "reduction"
     ),
@@ -183,6 +191,7 @@ _OTHERS: Final = (
         inference.upsample,
         (("size", "ints"), ("align_corners", "int")),
         "contraction",
+        images=True,
     ),
     Operator(
         "Full",

@@ -158,7 +158,7 @@ def _over_nothing(term: Op, exact: bool, *args: Array) -> Array:
     dtype = kept_dtype(term.dtype, exact)
     result = torch.full(term.shape, value, dtype=dtype, device=args[0].device)
     if term.row.vendor:
-        bias = args[2][:, None, None] if "Conv" in term.name else args[2]
+        bias = args[2][:, None, None] if term.row.images else args[2]
         result = _post(result + bias + (args[3] if len(args) > 3 else 0), str(term.attrs[-1]))
     return result
 

@@ -37,6 +37,16 @@ def test_every_kernel_of_an_operator(name: str) -> None:
             check_kernel(BACKEND, kernel, arguments(term))
 
 
+def test_images_are_also_stored_with_the_channels_last() -> None:
+    images = {"Conv2d", "FusedConv2dAdd", "MaxPool2d", "AvgPool2d"}
+    for name in (*images, "Matmul", "Softmax", "Gather"):
+        terms = [term for term in examples(name) if len(term.shape) == 4]
+        assert terms or name not in images
+        for term in terms:
+            outputs = {kernel.output for kernel in kernels(term)}
+            assert (channels_last(4) in outputs) == (name in images), str(term)
+
+
 CONSTANTS = {"Full", "Iota", "Interpolation", "Literal"}
 
 
