@@ -179,8 +179,8 @@ _STRONGER: Final = {
 }  # fmt: skip
 _HEADER_NUMERICS: Final = re.compile(r"^;; Numerics +([\w-]+)", re.MULTILINE)
 _VIEWS: Final = (
-    "Permute", "Reshape", "Expand", "Slice", "Stride", "Pad", "Shift", "Unfold", "Split", "Merge",
-    "Cast",
+    "Permute", "Reshape", "Expand", "Slice", "Stride", "Pad", "Reverse", "Shift", "Unfold",
+    "Split", "Merge", "Cast",
 )  # fmt: skip
 _REDUCERS: Final = {"sum": "max", "max": "min", "min": "max", "prod": "sum", "mean": "sum"}
 _WORDS: Final = re.compile(r"\d+(?:\.\d+)?|[A-Za-z_]\w*|//|=>|<=|==|\S")

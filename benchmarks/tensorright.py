@@ -59,8 +59,9 @@ _ONE_OF_THREE: Final = "of three axes, padded along the first"
 NARROWER: Final[dict[str, str]] = {
     **{name: _AXIS for name in (
         "slice-01", "slice-02", "slice-07", "slice-08", "slice-10", "slice-11", "slice-12",
-        "concat-04", "broadcast-05",
+        "slice-13", "concat-04", "broadcast-05", "reverse-01",
     )},
+    "reverse-03": "one axis of each of the three sets",
     **{name: _START for name in (
         "broadcast-06", "dyslice-02", "dyslice-04", "dyslice-05", "dyupslice-01", "dyupslice-03",
         "dyupslice-04",
@@ -100,16 +101,12 @@ NARROWER: Final[dict[str, str]] = {
 """Rewrite -> what the rule of eqsynth says less than it."""
 
 _INSIDE: Final = "Pad has no padding between the elements"
-_REVERSE: Final = "there is no operator Reverse"
 LACKING: Final[dict[str, str]] = {
     "concat-01": "there is one Concat of any number of tensors: both sides are one term",
     "conv-01": _INSIDE,
     "dyslice-01": "there is no slice whose start is data: both sides are one Slice",
     "pad-02": _INSIDE,
     "pad-04": "Pad takes no negative amounts",
-    **{name: _REVERSE for name in (
-        "reverse-01", "reverse-02", "reverse-03", "reverse-04", "broadcast-04", "slice-13",
-    )},
 }  # fmt: skip
 """Rewrite -> the operator, or the attribute, for want of which no rule of eqsynth states it."""
 

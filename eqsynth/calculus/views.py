@@ -99,6 +99,9 @@ def index_map(
             return [*at[:axis], at[axis] * step, *at[axis + 1 :]], 0.0
         case "Pad", (tuple() as before, tuple(), float() | int() as value):
             return [i - b for i, b in zip(at, before, strict=True)], float(value)
+        case "Reverse", (tuple() as axes,):
+            return [e - 1 - i if a in axes else i
+                    for a, (i, e) in enumerate(zip(at, source, strict=True))], 0.0  # fmt: skip
         case "Shift", (int() as axis, int() as amount):
             return [*at[:axis], (at[axis] + amount) % max(source[axis], 1), *at[axis + 1 :]], 0.0
         case "Split", (int() as axis, int() as block):

@@ -371,6 +371,10 @@ def _placed(op: Op, at: list[Index]) -> list[Index]:
     if op.name == "Pad":
         assert isinstance(first, tuple)
         return [i - before for i, before in zip(at, first, strict=True)]
+    if op.name == "Reverse":
+        assert isinstance(first, tuple)
+        last = [e - 1 - i for i, e in zip(at, source, strict=True)]
+        return [last[axis] if axis in first else i for axis, i in enumerate(at)]
     axis, *more = (int(str(attr)) for attr in attrs)
     before, own, after = at[:axis], at[axis], at[axis + 1 :]
     match op.name:

@@ -180,6 +180,7 @@ _OTHERS: Final = (
         "view",
     ),
     Operator("Concat", None, view_inference.concat, (("axis", "int"),), "view"),
+    Operator("Reverse", 1, view_inference.reverse, (("axes", "ints"),), "view"),
     Operator("Shift", 1, view_inference.shift, (("axis", "int"), ("amount", "int")), "view"),
     Operator("Unfold", 1, view_inference.unfold, (("axis", "int"), ("size", "int")), "view"),
     Operator("Stride", 1, view_inference.stride, (("axis", "int"), ("step", "int")), "view"),

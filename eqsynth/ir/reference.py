@@ -261,6 +261,7 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "Expand": lambda x, shape: np.broadcast_to(x, shape),
     "Slice": _slice,
     "Pad": _pad,
+    "Reverse": lambda x, axes: np.flip(x, axes),
     "Shift": lambda x, axis, amount: np.roll(x, -amount, axis),
     "Unfold": _unfold,
     "Stride": lambda x, axis, step: _slice(x, axis, 0, x.shape[axis], step),

@@ -81,6 +81,16 @@ def same(types: Types, *_attrs: Any) -> TensorType:
     return types[0]
 
 
+def reverse(types: Types, axes: Ints) -> TensorType:
+    """The elements along ``axes``, each of which stands once, in the opposite order."""
+    (x,) = types
+    for axis in axes:
+        axis_in("reverse", axis, x.rank)
+    if len(set(axes)) < len(axes):
+        shape_error("reverse: an axis twice", axes, "each axis once", "twice is not at all")
+    return x
+
+
 def shift(types: Types, axis: int, amount: int) -> TensorType:
     axis_in("shift", axis, types[0].rank)
     return types[0]

@@ -219,7 +219,7 @@ def lay_out(value: torch.Tensor, shape: Shape, layout: Layout) -> torch.Tensor:
 
 def _may_view(term: Op) -> bool:
     """Whether torch may compute the operator as a view."""
-    return term.row.kind == "view" and term.name != "Shift"
+    return term.row.kind == "view" and term.name not in ("Reverse", "Shift")
 
 
 def _views(term: Op, constants: tuple[bool, ...]) -> Iterator[Kernel]:

@@ -388,6 +388,7 @@ _OPERATORS: Final[dict[str, Function]] = {
     "Expand": lambda x, shape: x.expand(shape),
     "Slice": _slice,
     "Pad": _pad,
+    "Reverse": lambda x, axes: torch.flip(x, axes),
     "Shift": lambda x, axis, amount: torch.roll(x, -amount, axis),
     "Unfold": _unfold,
     "Stride": lambda x, axis, step: _slice(x, axis, 0, x.shape[axis], step),

@@ -154,7 +154,7 @@ def _axes(world: World, want: TensorType | None, types: Types, attrs: Attrs) -> 
     x = fill(types, 0, lambda: world.type(rank))
     if attrs[0] is None:
         attrs[0] = tuple(a for a in range(x.rank) if chance(world.choices, 2))
-    if attrs[1] is None:
+    if attrs[1:] == [None]:
         attrs[1] = world.choices.pick((0, 1))
 
 
@@ -402,6 +402,7 @@ _FITS: Final[dict[str, Fit]] = {
     "Slice": _slice,
     "Pad": _pad,
     "Concat": _concat,
+    "Reverse": _axes,
     "Shift": _on_axis(lambda extent: (1, 0, -1, 2, -3)),
     "Unfold": _on_axis(lambda extent: (1, 2, 3, 4)),
     "Stride": _divided,

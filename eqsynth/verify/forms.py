@@ -29,7 +29,7 @@ _LISTS: Final = frozenset({"shape", "before", "after"})
 _COUNTED: Final = frozenset({"axis", "axes", "order"})
 # The most combinations of ranks and axes, and the largest rank, that are tried.
 _MOST_CASES: Final = 20_000
-_MOST_RANK: Final = 5
+_MOST_RANK: Final = 7
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,13 @@ class Form:
         if fact[0] == "=" and any(self._is_term(side) for side in fact[1:]):
             return True
         if fact[0] in COMPARISONS:
-            # A comparison of an axis with ``rank - n``, the first of the last ``n`` axes.
             a, b = fact[1:]
+            if fact[0] == "!=" and all(
+                isinstance(side, Var) and self.kinds.get(side.name) == "axis" for side in (a, b)
+            ):
+                # Two axes of tensors that all have one rank are two, whatever is between them.
+                return not self.meeting
+            # A comparison of an axis with ``rank - n``, the first of the last ``n`` axes.
             for axis, other in ((a, b), (b, a)):
                 if isinstance(axis, Var) and self.kinds.get(axis.name) == "axis" and is_call(other):
                     rest = other[0] == "-" and is_call(other[1]) and other[1][0] == "vec-length"

@@ -174,6 +174,12 @@ class Operators(Windows):
             shape = x.extents
         return computed(shape, lambda i: x.at((*i[:axis], number(i[axis]) * step, *i[axis + 1 :])))
 
+    def _reverse(self, x: Symbolic, axes: Extents) -> Symbolic:
+        self.needs(all(0 <= a < x.rank for a in axes) and len({*axes}) == len(axes))
+        return computed(x.extents, lambda i: x.at(tuple(
+            number(e) - 1 - j if a in axes else j
+            for a, (j, e) in enumerate(zip(i, x.extents, strict=True)))))  # fmt: skip
+
     def _shift(self, x: Symbolic, axis: Any, amount: Any) -> Symbolic:
         n = self._axis(x, axis)
 
@@ -379,8 +385,8 @@ def _places_equal(a: Value, b: Value) -> Value:
 SPECTATORS: Final = frozenset({
     *(name for name, row in OPERATORS.items() if row.kind == "elementwise" and
       row.function in ("Add", "Sub", "Mul", "Neg", *FUNCTIONS)),
-    "Slice", "Stride", "Shift", "Unfold", "Split", "Merge", "Concat", "LayerNorm", "Matmul",
-    "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
+    "Slice", "Stride", "Shift", "Reverse", "Unfold", "Split", "Merge", "Concat", "LayerNorm",
+    "Matmul", "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
     "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
 })  # fmt: skip
 """The operators that treat the axes which they don't name independently, and all in the same way.

@@ -24,7 +24,9 @@ to be well-typed, to have the same shape, and the same element at each index, in
   these n axes, one more if ``Merge`` names two, and row and column of a product.
 - *Sums.* An axis that is reduced can't be sliced. If the rule names sets of axes, all tensors have
   one rank, and axes of one gap that belong to the same sets can be exchanged and merged into one,
-  whose extent is the product. So each gap needs one axis for each combination of m sets: 2^m.
+  whose extent is the product. So each gap needs one axis for each combination of m sets: 2^m. Two
+  reversed axes are merged into a reversed one: ``(n - 1 - i) * m + (m - 1 - j)`` is the place
+  ``n * m - 1 - (i * m + j)``.
 - *Reshapes* keep the order of all elements. Adjacent axes that nothing names can be merged, if no
   operand is broadcast along one of them and not along the other. So a reshape beside broadcasts or
   sums is proved only at ranks that facts fix, unless it only appends axes of extent 1.

@@ -111,6 +111,8 @@ REFUSED: list[tuple[str, tuple[Tensor, ...], tuple[Attr, ...], type[EqsynthError
     ("Split", (X,), (1, 2), ShapeError),
     ("Split", (X,), (2, 1), ShapeError),
     ("Merge", (X,), (1,), ShapeError),
+    ("Reverse", (X,), ((2,),), ShapeError),
+    ("Reverse", (X,), ((1, 1),), ShapeError),
     ("Unfold", (X,), (1, 0), ShapeError),
     ("Embedding", (X, X), (), DtypeError),
     ("Gather", (X, leaf("j", 2, dtype="int64")), (0,), ShapeError),

@@ -231,6 +231,7 @@ def test_views() -> None:
     check("Stride", (1, 2), lambda x: x[:, ::2], IMAGE)
     check("Pad", ((0, 2), (1, 0), 5.0), lambda x: F.pad(x, (2, 0, 0, 1), value=5.0), X)
     check("Concat", (1,), lambda x, y: torch.cat([x, y], 1), X, leaf("z", 2, 1, dtype="float64"))
+    check("Reverse", ((0, 2),), lambda x: x.flip(0, 2), IMAGE)
     check("Shift", (1, 2), lambda x: x.roll(-2, 1), X)
     check("Split", (2, 7), lambda x: x.unflatten(2, (-1, 7)), IMAGE)
     check("Merge", (1,), lambda x: x.flatten(1, 2), IMAGE)

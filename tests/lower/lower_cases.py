@@ -161,6 +161,7 @@ SPECIAL: dict[str, list[Op]] = {
         op("Concat", (2, 3), attrs=(0,)),
         Op("Concat", (tensor(0, 2, 3), tensor(0, 2, 3)), (0,)),
     ],
+    "Reverse": [op("Reverse", (5, 2), attrs=((1, 0),)), op("Reverse", (2, 0), attrs=((1,),))],
     "Shift": [op("Shift", (5, 2), attrs=(0, 2)), op("Shift", (5, 2), attrs=(0, -1))],
     "Unfold": [op("Unfold", (5, 2), attrs=(0, 3)), op("Unfold", (2, 5), attrs=(1, 4))],
     "Stride": [op("Stride", (6, 2), attrs=(0, 3)), op("Stride", (2, 6), attrs=(1, 2))],

@@ -121,6 +121,7 @@ STRUCTURED = [
     Op("Pad", (X,), ((0, 1, 0, 2), (1, 0, 0, 1), -1.5)),
     Op("Pad", (_in("m", 3, dtype="bool"),), ((1,), (1,), 1.0)),
     Op("Concat", (X, _in("y", 2, 3, 8, 9), _in("z", 2, 1, 8, 9, dtype="int32")), (1,)),
+    *(Op("Reverse", (X,), (axes,)) for axes in ((), (3,), (0, 2))),
     *(Op("Shift", (X,), (3, amount)) for amount in (-2, 0, 4, 11)),
     *(Op("Unfold", (X,), (2, size)) for size in (1, 4, 5)),
     Op("Stride", (X,), (2, 4)),

@@ -133,8 +133,8 @@ def test_16_bit_floats_are_summed_in_32_bits() -> None:
 
 SMOOTH = """
     Matmul Conv2d ConvTranspose2d FusedConv2dAdd FusedMatmulAdd ReduceSum ReduceMean Softmax
-    AvgPool2d LayerNorm Permute Reshape Expand Slice Pad Shift Unfold Stride UpsampleBilinear2d
-    Tanh Mul
+    AvgPool2d LayerNorm Permute Reshape Expand Slice Pad Reverse Shift Unfold Stride
+    UpsampleBilinear2d Tanh Mul
 """.split()
 
 

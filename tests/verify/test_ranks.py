@@ -122,6 +122,15 @@ def own_form(tmp_path: Path, text: str) -> Form:
     return Form(rules, rules["own"])
 
 
+def test_two_axes_are_two_where_all_tensors_have_one_rank(tmp_path: Path) -> None:
+    both = "(Add (Reverse {x} (vec-of a)) (Reverse {y} (vec-of b)))"
+    text = f"(rewrite {both} {both} :when ((!= a b))"
+    assert own_form(tmp_path, text.replace("{x}", "x").replace("{y}", "x")).limited == ""
+    # One number means other places in a tensor of another rank.
+    limited = own_form(tmp_path, text.replace("{x}", "x").replace("{y}", "y")).limited
+    assert limited == "the fact (!= a b)"
+
+
 def test_shapes_that_a_rule_writes_out_have_ranks(tmp_path: Path) -> None:
     text = '(rewrite (Expand (Iota (vec-of n) 0 "int64") {}) (Iota {} 1 "int64")'
     assert own_form(tmp_path, text.replace("{}", "(vec-of m n)")).limited == ""
@@ -180,6 +189,7 @@ def test_tensors_of_several_ranks_meet(tree: str, meeting: int) -> None:
 OF_ROWS: Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[object, ...]]] = {
     # Shapes and attributes; each operand's first two axes are unnamed, or it hasn't got them.
     "Slice": (((5, 3, 4),), (2, 1, 4, 2)), "Stride": (((5, 3, 4),), (2, 2)),
+    "Reverse": (((5, 3, 4),), ((2,),)),
     "Shift": (((5, 3, 4),), (2, 3)), "Unfold": (((5, 3, 4),), (2, 3)),
     "Split": (((5, 3, 4),), (2, 2)), "Merge": (((5, 3, 2, 2),), (2,)),
     "Concat": (((5, 3, 1), (5, 3, 2)), (2,)), "LayerNorm": (((5, 3, 4), (4,), (4,)), (1, 1e-5)),

@@ -325,3 +325,32 @@ def test_no_mutant_of_a_rule_of_operators_is_proved_that_the_checker_refuses(
 ) -> None:
     assert (rules_dir() / file).is_file()
     assert proved_mutants(file, numerics, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        # Not all axes of r have extent 1; twice is not at all; an axis of the slice is reversed.
+        "(rewrite (Reverse x r) x :when ((= 1 (vec-length r)))",
+        "(rewrite (Reverse (Reverse x (vec-of a)) (vec-of b)) (Reverse x (vec-of a b))",
+        "(rewrite (Reverse (Reverse x r) r) (Reverse x r)",
+        "(rewrite (Slice (Reverse x (vec-of a)) b f g h) (Reverse (Slice x b f g h) (vec-of a))",
+    ],
+)
+def test_what_is_wrong_of_reversals_is_not_proved(verified, rule: str) -> None:  # type: ignore[no-untyped-def]
+    assert verified(rule, "bitwise", samples=False).outcome != "proved"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "(rewrite (Slice (Reverse x (vec-of a)) b f g h) (Reverse (Slice x b f g h) (vec-of a))"
+        " :when ((!= a b))",
+        "(rewrite (Relu (Reverse x r)) (Reverse (Relu x) r)",
+        "(rewrite (ReduceMax (Reverse x (vec-of a)) (vec-of b) 1)"
+        " (Reverse (ReduceMax x (vec-of b) 1) (vec-of a)) :when ((!= a b))",
+    ],
+)
+def test_what_is_true_of_reversals_is_proved(verified, rule: str) -> None:  # type: ignore[no-untyped-def]
+    verdict = verified(rule, "real", samples=False)
+    assert verdict.outcome == "proved", verdict.why

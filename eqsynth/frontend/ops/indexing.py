@@ -211,6 +211,8 @@ def _bounds(term: Tensor) -> tuple[float, float]:
                 return parts[0]
             case "ReduceMax" | "ReduceMin" if 0 not in term.args[0].shape:
                 return parts[0]
-            case "Reshape" | "Split" | "Merge" | "Expand" | "Permute" | "Slice" | "Shift":
+            case "Reshape" | "Split" | "Merge" | "Expand" | "Permute" | "Slice":
+                return parts[0]
+            case "Shift" | "Reverse":
                 return parts[0]
     return (0.0, math.inf) if term.dtype in ("uint8", "bool") else (-math.inf, math.inf)

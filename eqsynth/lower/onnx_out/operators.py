@@ -262,6 +262,13 @@ def _shift(g: Graph, x: Value, axis: int, amount: int) -> Value:
     return g.concat(parts, axis)
 
 
+def _reverse(g: Graph, x: Value, axes: tuple[int, ...]) -> Value:
+    for axis in axes:
+        extent = x.shape[axis]
+        x = g.slice(x, axis, extent - 1, extent, -1) if extent > 1 else x
+    return x
+
+
 def _unfold(g: Graph, x: Value, axis: int, size: int) -> Value:
     before, after = [0] * x.rank, [0] * x.rank
     before[axis], after[axis] = size // 2, size - 1 - size // 2
@@ -296,6 +303,7 @@ _VIEWS: Final[dict[str, Row]] = {
     "Expand": lambda g, x, shape: g.expand(x, shape),
     "Slice": _slice,
     "Pad": lambda g, x, before, after, value: g.pad(x, before, after, value),
+    "Reverse": _reverse,
     "Shift": _shift,
     "Unfold": _unfold,
     "Stride": lambda g, x, axis, step: g.slice(x, axis, 0, x.shape[axis] // step, step),

@@ -69,6 +69,11 @@ def _concat(draw: st.DrawFn, x: Tensor) -> Op:
     return op("Concat", x, *parts, attrs=(axis,))
 
 
+def _reverse(draw: st.DrawFn, x: Tensor) -> Op:
+    axes = draw(st.sets(st.integers(0, len(x.shape) - 1))) if x.shape else set()
+    return op("Reverse", x, attrs=(tuple(sorted(axes)),))
+
+
 def _shift(draw: st.DrawFn, x: Tensor) -> Op:
     return op("Shift", x, attrs=(axis_of(draw, x), number(draw, -2, 2)))
 
@@ -98,7 +103,7 @@ def _merge(draw: st.DrawFn, x: Tensor) -> Op:
 VIEWS: Mapping[str, Build] = {
     "Permute": _permute, "Reshape": _reshape, "Expand": _expand, "Slice": _slice, "Pad": _pad,
     "Concat": _concat, "Shift": _shift, "Unfold": _unfold, "Stride": _stride,
-    "Split": _split, "Merge": _merge,
+    "Split": _split, "Merge": _merge, "Reverse": _reverse,
 }  # fmt: skip
 
 
