@@ -34,7 +34,7 @@ from typing import Final
 from benchmarks.rule_mutants import HEADS, Mutant, form_mutants
 from eqsynth.errors import RuleError
 from eqsynth.ir.operators import OPERATORS
-from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet, rules_dir
+from eqsynth.rules import DEFAULT_FILES, Rule, RuleSet
 from eqsynth.rules.load import load_text
 from eqsynth.rules.tree import Tree, is_call
 from eqsynth.testing.soundness import SAMPLES, check_rule
@@ -45,11 +45,6 @@ LIMIT_S: Final = 10.0
 
 MORE: Final = 200
 """The number of samples for a mutant that is accepted on the samples of a usual check."""
-
-GENERATED: Final = tuple(
-    str(path.relative_to(rules_dir())) for path in sorted((rules_dir() / "generated").glob("*.egg"))
-)
-"""The rule files that are loaded on request only, after all others."""
 
 _ENOUGH = "the bound is above all indices, as it has to be"
 ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
@@ -156,11 +151,10 @@ def _heads(trees: Iterable[Tree]) -> Iterator[str]:
 
 
 def all_mutants(heads: Iterable[str] = HEADS, part: tuple[int, int] = (1, 1)) -> list[Mutant]:
-    """The mutants of all forms with these heads in eqsynth's rule files, and in the files of rules
-    that the generator found; for ``part=(k, n)``, the k-th of n parts."""
+    """The mutants of all forms with these heads in eqsynth's rule files; for ``part=(k, n)``, the
+    k-th of n parts."""
     wanted = {*heads}
-    found = [m for file in (*DEFAULT_FILES, *GENERATED) for m in form_mutants(file)
-             if m.head in wanted]  # fmt: skip
+    found = [m for file in DEFAULT_FILES for m in form_mutants(file) if m.head in wanted]
     return found[part[0] - 1 :: part[1]]
 
 

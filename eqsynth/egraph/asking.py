@@ -189,8 +189,8 @@ class Requests:
         RuleError: a rule requests a law that doesn't exist.
     """
 
-    def __init__(self, rules: RuleSet) -> None:
-        self.rules = rules
+    def __init__(self, rules: RuleSet, constants: bool = False) -> None:
+        self.rules, self._constants = rules, constants
         self.asked: Counter[str] = Counter()
         self.vain: Counter[str] = Counter()
         self.known: Counter[str] = Counter()
@@ -271,7 +271,7 @@ class Requests:
         """Ask one request; return its new answers for which there is room."""
         decoded = [view.value(value) for value in row]
         size = view.body_size(row)
-        if decoded[0].constant and not self._laws[law].means:
+        if decoded[0].constant and not (self._constants or self._laws[law].means):
             self._remember(_Asked(row, place, size, None))
             return []
         try:

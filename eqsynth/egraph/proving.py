@@ -61,7 +61,7 @@ def _attempt(
     directed: bool,
     begin: float,
 ) -> Meeting:
-    with closing(Session(rules)) as session:
+    with closing(Session(rules, constants=True)) as session:
         return _search(session, left, right, limits, directed, begin)
 
 

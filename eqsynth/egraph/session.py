@@ -31,17 +31,25 @@ from eqsynth.rules import Rule, RuleSet
 
 @dataclass
 class Session:
-    """One e-graph; see the module. ``matches`` counts the united instances of each rule."""
+    """One e-graph; see the module.
+
+    Attributes:
+        log_matches: whether the equalities are logged.
+        constants: whether all laws are asked about constant scopes. A program computes a constant
+            once, however it is written, so only a proof needs them.
+        matches: counts the united instances of each rule.
+    """
 
     rules: RuleSet
     log_matches: bool = True
+    constants: bool = False
     matches: Counter[str] = field(default_factory=Counter)
     log: list[Equality] = field(default_factory=list)
     definitions: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.defined = operators_of(self.rules.definitions)
-        self.requests = Requests(self.rules)
+        self.requests = Requests(self.rules, self.constants)
         self.engine = Engine(self.rules)
         # Ruleset -> its rules, and the rules that apply answers of laws.
         self._rules = {name: self.rules.of(name) for name in self.rules.rulesets}

@@ -29,6 +29,7 @@ FIRES: dict[str, str] = {
     "diagonal-matrix": "diagonal-is-product",
     "looked-up-rows": "identity-view gather-rows ungather-rows",
     "rows-in-reverse": "number-of-range rows-by-place",
+    "reversed-rows": "reverse-definition",
     "one-hot-rows": "convert-of-converted-equality cast-definition",
     "parallel-convolutions": "common-factor derived-constants",
     "large-window": "sum-split window-split",

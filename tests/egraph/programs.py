@@ -507,6 +507,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "sum-of-products": sum_of_products,
     "looked-up-rows": looked_up_rows,
     "rows-in-reverse": rows_in_reverse,
+    "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
+        weight("w", 3, 2)),
     "one-hot-rows": one_hot_rows,
     "parallel-convolutions": parallel_convolutions,
     "large-window": lambda: conv(weight("w", 2, 3, 5, 4), (1, 1), (2, 1), (1, 1)),

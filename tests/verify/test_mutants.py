@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.mutants import ACCEPTED, GENERATED, all_mutants, judge, unexplained
+from benchmarks.mutants import ACCEPTED, all_mutants, judge, unexplained
 from benchmarks.rule_mutants import text_mutants
 from eqsynth.egraph.tactics.table import LAWS, claims_too_much
 from eqsynth.rules import load_rules
@@ -60,9 +60,8 @@ def test_samples_have_what_few_rules_speak_of(name: str, wrong: str) -> None:
 
 
 @pytest.mark.rotating
-def test_mutants_of_generated_rules_are_judged_too() -> None:
-    mutants = [m for m in all_mutants(("rule-of-scopes",)) if m.file in GENERATED]
-    assert {m.file for m in mutants} == {*GENERATED} and "generated/diagonal.egg" in GENERATED
+def test_mutants_of_a_rule_that_the_generator_found_missing() -> None:
+    mutants = [m for m in all_mutants(("rule-of-scopes",)) if m.rule == "diagonal"]
     (off,) = [m for m in mutants if "=>  [*x, i, j] = F(i, i)    if" in m.text]
     assert judge(off, (SAMPLES,)).fate == "value"
     true = next(m for m in mutants if "=>  [*x, i, j] = F(j, i)" in m.text)

@@ -117,7 +117,10 @@ class Builder:
                     raise NoFit
                 return found
             case Equals(left=left, right=right):
-                return self._between(given.index(left) - given.index(right), 1, around)
+                zero = given.index(left) - given.index(right)
+                # [i == j] and [j == i] are one term: the first iterator counts upwards.
+                upwards = zero if not zero.terms or zero.terms[0][1] > 0 else -zero
+                return self._between(upwards, 1, around)
             case Within(low=low, value=value, high=high):
                 least = given.number(low)
                 shifted = given.index(value) - least

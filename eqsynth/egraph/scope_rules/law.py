@@ -1,7 +1,8 @@
 """Rules of scopes as laws, which answer requests for scopes.
 
 Like the laws of products, they answer only for scopes in normal form (ARCHITECTURE.md): in
-canonical form, not made by a derivation, and, if a product, with everything inlined that can be.
+canonical form, not made by a derivation, and, if a product, with everything inlined that can be and
+numbers in the place of constants.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from eqsynth.calculus.conditions import is_product
 from eqsynth.egraph.tactics.entry import Entry
-from eqsynth.egraph.tactics.requests import Later, Stated, inlinable, underived
+from eqsynth.egraph.tactics.requests import Later, Stated, inlinable, underived, without_constants
 from eqsynth.egraph.view import View
 from eqsynth.rules import RuleSet
 
@@ -27,6 +28,8 @@ def laws_of(rules: RuleSet) -> Mapping[str, Entry]:
 
 def _due(view: View, row: Sequence[Any]) -> Iterable[Stated]:
     scope = underived(view, row)
-    if is_product(scope) and inlinable(view, scope) is not None:
+    if is_product(scope) and (
+        inlinable(view, scope) is not None or without_constants(view, scope) is not None
+    ):
         raise Later
     return [Stated()]
