@@ -18,12 +18,9 @@ from typing import Final
 from eqsynth.calculus import checking
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
-    Call,
     Num,
-    Prod,
     Read,
     Scalar,
-    Sum,
     Value,
     children,
     dtype_of,
@@ -36,7 +33,7 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.scopes import bare, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import FLOATS, is_float
 
 _require = partial(checking.require, law="select")
 
@@ -82,10 +79,10 @@ def embedded(op: Op) -> Scope | None:
 def number(scope: Scope, given: Numbers) -> Scope:
     """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c and p is always in range.
 
-    A float becomes a number if all operands beside it have its dtype. Beyond floats, an operand of
-    a sum or a product, or an argument of a function of two arguments, becomes a number if the
-    others have the same dtype (numbers have none) and the dtype holds the number exactly:
-    ``i % t[] -> i % 2``, ``i + t[] -> i + 2``.
+    A float becomes a number if all operands around it have its dtype. Otherwise an operand becomes
+    a number if the other operands beside it have its dtype (numbers have none, and at least one of
+    the others isn't a number) and the dtype holds the number exactly: ``i % t[] -> i % 2``,
+    ``i + t[] -> i + 2``.
 
     Raises:
         LawError: ``reads``: the body has no in-range read that may become a number; ``dtype``: the
@@ -99,13 +96,10 @@ def number(scope: Scope, given: Numbers) -> Scope:
         return Num(numbers[part.tensor])
 
     def leaf(part: Scalar) -> Scalar:
-        alike = isinstance(part, Read) and part.tensor.dtype == scope.dtype and part not in mixed
-        return (alike and is_float(scope.dtype) and of(part)) or part
+        return (is_float(scope.dtype) and part not in mixed and of(part)) or part
 
     def beside(part: Scalar) -> Scalar:
         args = children(part)
-        if not isinstance(part, Sum | Prod) and not (isinstance(part, Call) and len(args) == 2):
-            return part
         dtypes = [dtype_of(arg) for arg in args]
         for n, arg in enumerate(args):
             value, others = of(arg), {*dtypes[:n], *dtypes[n + 1 :]} - {None}
@@ -122,8 +116,8 @@ def number(scope: Scope, given: Numbers) -> Scope:
 
 def _has(dtype: str | None, value: float) -> bool:
     """Whether the dtype holds this number exactly; bool holds none, as a number isn't a bool."""
-    if math.isinf(value) or not value.is_integer():
-        return math.isinf(value) and dtype in _WHOLE and is_float(dtype)
+    if not value.is_integer():
+        return math.isinf(value) and dtype in FLOATS
     return dtype in _WHOLE and _WHOLE[dtype][0] <= value <= _WHOLE[dtype][1]
 
 
@@ -137,7 +131,6 @@ _WHOLE: Final = {
 
 def _gathered(table: Scope, ids: Tensor) -> Scope:
     """Return ``L_{i,j} R_k f(ids[i], j, k)`` for a table ``L_{r,j} R_k f(r, j, k)``."""
-    _require(bool(table.traversal), condition="rows", what="a table without rows")
     row, width = It(0, table.traversal[0]), len(ids.shape)
     using = {leaf for leaf in leaves(table.body) if row in iterators(leaf)}
     axes = {leaf: _row_axis(leaf, row) for leaf in using}
@@ -149,7 +142,7 @@ def _gathered(table: Scope, ids: Tensor) -> Scope:
 
     def at_ids(leaf: Scalar) -> Scalar:
         axis = axes.get(leaf)
-        if axis is None or not isinstance(leaf, Read):
+        if axis is None or not isinstance(leaf, Read):  # a leaf with an axis is a read
             return substitute(leaf, image)
         order = (axis, *(n for n in range(len(leaf.index)) if n != axis))
         source = Op("Permute", (leaf.tensor,), (order,)) if axis else leaf.tensor

@@ -271,6 +271,7 @@ def full(dtype: str = "float32", value: float = 2.0) -> Op:
         ("float32", 2.0**24 + 1, True),
         ("float32", 3.0, False),
         ("float32", -terms.INF, False),
+        ("int64", terms.INF, True),
         ("float32", 0.1, True),
         ("bool", 1.0, True),
     ],
@@ -316,6 +317,31 @@ def test_an_operand_of_integers_becomes_a_number_that_their_dtype_has(
         return
     answer = number(scope, known)
     assert tensor not in tensors(answer.body) and answer.type == scope.type
+    assert_one_value(scope, answer)
+
+
+LINE = (it(0, 3),)
+FLOAT, BYTE = (Read(terms.leaf(name, 3, dtype=name), LINE) for name in ("float32", "uint8"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # 2 to the power of -1 is 0.5, and as a power of integers 0.
+        Sum((FLOAT, Call("pow", (Read(full(), LINE), Num(-1))))),
+        Call("where", (Read(full(), LINE), FLOAT, Num(1))),
+        # A condition is no operand whose dtype counts.
+        Call("where", (Read(full("int64"), LINE), FLOAT, Num(1))),
+        Call("where", (BYTE, Read(full("uint8"), LINE), BYTE)),
+        Call("where", (Call("gt", (FLOAT, Num(0))), Read(full(), LINE), FLOAT)),
+        Prod((FLOAT, Cast("float32", Prod((Num(3.0**20), Sum((
+            Read(terms.leaf("i", 3, dtype="int64"), LINE), Read(full("int64"), LINE)))))))),
+    ],
+)  # fmt: skip
+def test_a_number_has_the_value_of_the_read(body: Scalar) -> None:
+    scope = canonical(Scope((3,), (), body))
+    answer = number(scope, Numbers(tuple((full(t), 2.0) for t in ("float32", "uint8", "int64"))))
+    assert not [tensor for tensor in tensors(answer.body) if isinstance(tensor, Op)]
     assert_one_value(scope, answer)
 
 
