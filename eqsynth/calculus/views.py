@@ -7,6 +7,8 @@ fused operator is a map over its product: ``L_x post(product[x] + bias[channel] 
 
 from __future__ import annotations
 
+import math
+
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, row_major
@@ -56,7 +58,7 @@ def _fused(op: Op, inner: Op, at: list[Index], channel: int, post: str) -> Scala
     return sums if post == "none" else Call(post, (sums,))
 
 
-def _reduction(op: Op, reducer: str, axes: tuple[int, ...], keepdim: bool) -> Scope:
+def _reduction(op: Op, reducer: str, axes: tuple[int, ...], keepdim: bool) -> Scope | None:
     (x,) = op.args
     index: list[Index] = []
     place, rank = 0, len(op.shape)
@@ -73,8 +75,9 @@ def _reduction(op: Op, reducer: str, axes: tuple[int, ...], keepdim: bool) -> Sc
         # Integers are summed in int64; a scope that sums bools counts them without a cast.
         body = Cast(op.dtype, body)
     if reducer == "mean":
-        count = max(1, x.type.size // max(op.type.size, 1))
-        return canonical(Scope(op.shape, extents, product([Num(1 / count), body])))
+        if 0 in extents:  # 0 / 0 is no sum over nothing
+            return None
+        return canonical(Scope(op.shape, extents, product([Num(1 / math.prod(extents)), body])))
     assert reducer in REDUCERS
     return canonical(Scope(op.shape, extents, body, reducer))
 

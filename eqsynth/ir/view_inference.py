@@ -62,7 +62,7 @@ def pad(types: Types, before: Ints, after: Ints, value: float) -> TensorType:
 def concat(types: Types, axis: int) -> TensorType:
     first = types[0]
     axis_in("concat", axis, first.rank)
-    rests = {(*t.shape[:axis], *t.shape[axis + 1 :]) for t in types}
+    rests = {(t.rank, *t.shape[:axis], *t.shape[axis + 1 :]) for t in types}
     if len(rests) != 1:
         shape_error(
             "concat: extents differ",

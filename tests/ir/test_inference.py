@@ -107,6 +107,7 @@ REFUSED: list[tuple[str, tuple[Tensor, ...], tuple[Attr, ...], type[EqsynthError
     ("Pad", (X,), ((0,), (0,), 0.0), ShapeError),
     ("Pad", (X,), ((0, -1), (0, 0), 0.0), ShapeError),
     ("Concat", (X, leaf("y", 3, 3)), (1,), ShapeError),
+    ("Concat", (X, leaf("v", 2)), (1,), ShapeError),
     ("Stride", (X,), (1, 2), ShapeError),
     ("Split", (X,), (1, 2), ShapeError),
     ("Split", (X,), (2, 1), ShapeError),
