@@ -238,9 +238,9 @@ def _noise(rules: RuleSet, report: Report) -> float:
     a few roundings, or the largest error that an approximation rule which fired claims for itself.
     """
     claimed = [
-        float(rule.numerics.partition("(")[2].rstrip(" )") or 0)
+        rule.numerics.bound
         for rule in rules.rules
-        if rule.numerics.startswith("approx") and rule.name in report.rules_fired
+        if rule.numerics.kind == "approx" and rule.name in report.rules_fired
     ]
     return max([MOVE, *(bound / 8 / torch.finfo(torch.float32).eps for bound in claimed)])
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from eqsynth.egraph.remembered import CODE
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "eqsynth"
 
@@ -108,6 +110,17 @@ def test_imports_run_one_way() -> None:
         for line in violations(path.relative_to(ROOT), path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n".join(found)
+
+
+def test_a_kept_e_graph_is_forgotten_with_all_code_that_made_it() -> None:
+    """Each subpackage that ``egraph`` imports is one of those whose code is part of the key."""
+    rooms = {
+        name.split(".")[1]
+        for path in (PACKAGE / "egraph").rglob("*.py")
+        for name in imported_modules(ast.parse(path.read_text(encoding="utf-8")), (), False)
+        if name.startswith("eqsynth.")
+    }
+    assert {room for room in rooms if (PACKAGE / room).is_dir()} == set(CODE)
 
 
 @pytest.mark.parametrize(

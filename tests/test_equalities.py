@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import eqsynth
 from eqsynth import ops
 from eqsynth.prove import program_of, prove_equal
+from eqsynth.rules.claim import Claim
 from eqsynth.testing.judging import Sides
 from tests.turns import MOST, PARTS, by_many_turns, by_turns
 
 TABLE = Path(__file__).with_name("equalities.txt")
 
 KINDS = ("w", "integers")
+PROOF = Claim("proof")
 
 
 class Row(NamedTuple):
@@ -118,7 +120,7 @@ def test_what_is_proved_of_neighbours_in_the_table_is_so(turn: int) -> None:
         terms = [program_of(side)[0].outputs for side in (left, right)]
         if [[t.type for t in side] for side in terms][0] != [t.type for t in terms[1]]:
             continue
-        if any(Sides(a, b).all_data("proof") is not None for a, b in zip(*terms, strict=True)):
+        if any(Sides(a, b).all_data(PROOF) is not None for a, b in zip(*terms, strict=True)):
             differ += 1
             assert not prove_equal(left, right, numerics="cancels", node_limit=500), row.name
     assert differ

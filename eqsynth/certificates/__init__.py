@@ -37,6 +37,7 @@ from eqsynth.egraph.graph import Equality, Log
 from eqsynth.errors import CertificateError
 from eqsynth.ir.tensor import Input, Tensor, args_of, topological
 from eqsynth.rules import RuleSet
+from eqsynth.rules.claim import Claim
 
 # How many levels of definitions are unfolded in the sides of a large equality.
 _DEPTH: Final = 3
@@ -87,7 +88,7 @@ class Certified:
         return text + (f"; {len(self.failures):,} FAIL" if self.failures else "")
 
 
-def _over_any(ground: Ground, equality: Equality, claim: str, seed: int) -> str:
+def _over_any(ground: Ground, equality: Equality, claim: Claim, seed: int) -> str:
     """Check a large equality with arbitrary data for the tensors that its sides name; return the
     way, ``over any``.
 
@@ -160,7 +161,7 @@ def certify(log: Log, rules: RuleSet, seed: int = 0) -> Certified:
                 way = "maps"
             elif isinstance(left, Tensor):
                 given = ground.given(equality.left)
-                claim = claims.get(rule, "real")
+                claim = claims.get(rule, Claim("real"))
                 try:
                     way = judged(rule, left, right, given, claim, data)
                 except (TooLarge, OverBudget):

@@ -17,6 +17,7 @@ from eqsynth.errors import CertificateError
 from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.tensor import Scope, Tensor
+from eqsynth.rules.claim import Claim
 
 TOLERANCE: Final = 1e-11
 """The largest difference of float64 results, relative to the largest result, that isn't looked at.
@@ -31,7 +32,7 @@ _FEW: Final = WORK // 8
 
 
 def judged(
-    rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: str,
+    rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: Claim,
     draws: Iterable[Draw], sampled: bool = False,
 ) -> str:  # fmt: skip
     """Compare two tensors on each kind of data; return the way: ``whole``, ``sampled``, ``precise``
@@ -89,7 +90,7 @@ def _points(left: Tensor, right: Tensor, work: int) -> list[Array]:
 
 
 def _way(
-    rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: str, data: Draw,
+    rule: str, left: Tensor, right: Tensor, given: Sequence[Tensor], claim: Claim, data: Draw,
     points: list[Array] | None,
 ) -> str:  # fmt: skip
     """Compare two tensors on one kind of data; return the way.
@@ -101,8 +102,8 @@ def _way(
     a, b = data.value(left, points), data.value(right, points)
     # A rule for forms in which proofs meet (``proof``) holds only where both sides are finite. So
     # does any rule if a given tensor isn't finite: a sum of pieces that are 0 elsewhere may be NaN.
-    loose = claim.startswith("proof") or any(map(data.is_wild, given))
-    bound = max(TOLERANCE, _bound(claim))
+    loose = claim.for_proofs or any(map(data.is_wild, given))
+    bound = max(TOLERANCE, claim.bound)
     if not _differ(a, b, loose, bound).any():
         return "whole" if points is None else "sampled"
     more = data.precise()
@@ -138,12 +139,6 @@ def _is_rounding(a: Array, b: Array, c: Array, d: Array, few: float) -> Array:
     with np.errstate(all="ignore"):
         apart, finite = np.abs(c - d), np.isfinite(a) & np.isfinite(b)
         return np.asarray((finite & (apart * _SHRINKS < np.abs(a - b))) | (apart <= few))
-
-
-def _bound(claim: str) -> float:
-    """The relative error that a rule's ``numerics`` allow: ``approx (1e-6) -> 1e-6``, else 0."""
-    _, _, bound = claim.partition("(")
-    return float(bound.rstrip(" )")) if claim.startswith("approx") and bound else 0.0
 
 
 def _differ(a: Array, b: Array, loose: bool, bound: float) -> Array:

@@ -205,7 +205,7 @@ def verify(
         print_json({"rules": [_verified(v) for v in results], "interrupted": interrupted})
     else:
         columns = ("rule", "outcome", "numerics", "how, or what is left")
-        table(columns, [(v.rule.name, v.outcome, v.rule.numerics, v.why) for v in results],
+        table(columns, [(v.rule.name, v.outcome, str(v.rule.numerics), v.why) for v in results],
               red=[v.outcome == "refuted" for v in results])  # fmt: skip
         counts = Counter(v.outcome for v in results)
         say(f"{len(results)} rules: " + ", ".join(f"{n} {word}" for word, n in counts.items()))
@@ -336,7 +336,7 @@ def _verified(verdict: Any) -> dict[str, Any]:
     rule = verdict.rule
     return {
         "rule": rule.name, "file": rule.file, "line": rule.line, "outcome": verdict.outcome,
-        "why": verdict.why, "numerics": rule.numerics, "status": rule.status,
+        "why": verdict.why, "numerics": str(rule.numerics), "status": rule.status,
         "seconds": round(verdict.seconds, 3),
     }  # fmt: skip
 
@@ -362,7 +362,7 @@ def _summary(results: list[Any], findings: list[Any]) -> None:
     table(columns, [
         (
             found.rule.name, "sound" if found.error is None else f"refused: {found.error.kind}",
-            found.known, found.rule.numerics, found.rule.status,
+            found.known, str(found.rule.numerics), found.rule.status,
         )
         for found in results
     ], red=[found.error is not None for found in results])  # fmt: skip
@@ -398,7 +398,7 @@ def _checked(found: Any) -> dict[str, Any]:
         "known": found.known,
         "timed_out": found.timed_out,
         "overflows": found.overflows,
-        "numerics": found.rule.numerics,
+        "numerics": str(found.rule.numerics),
         "status": found.rule.status,
         "seconds": round(found.seconds, 3),
     }

@@ -28,6 +28,9 @@ from eqsynth.rules import RuleSet, definitions, tree
 MAX_BYTES: Final = 256 << 20
 """The largest size of the directory; beyond it the least recently used files are deleted."""
 
+CODE: Final = ("ir", "calculus", "expansion", "rules", "egraph")
+"""The subpackages on whose code the result of a saturation depends."""
+
 _COMPLETE: Final = ("saturated", "rounds", "growth")
 
 
@@ -49,7 +52,7 @@ def key_of(
     programs = [
         (r.name, r.kind, r.ruleset, r.relation, r.columns, r.program, r.scopes) for r in rules.rules
     ]
-    versions = metadata.version("egglog"), kept.code_of("ir", "calculus", "rules", "egraph")
+    versions = metadata.version("egglog"), kept.code_of(*CODE)
     own = [root.digest for root in roots]
     rest = (rules.declarations, programs, tuple(phases), limits.enodes, log_matches, versions)
     return digest_of(len(own), *own, *rest).hex()

@@ -20,12 +20,14 @@ from typing import Final, Literal
 
 from eqsynth import kept
 from eqsynth.egraph.proving import meet
+from eqsynth.egraph.remembered import CODE
 from eqsynth.egraph.schedule import Limits
 from eqsynth.generate.candidates import Candidate
 from eqsynth.ir.normal import canonical_term
 from eqsynth.ir.tensor import Tensor
 from eqsynth.numerics import rules_of
 from eqsynth.rules import RuleSet
+from eqsynth.rules.claim import Claim
 from eqsynth.serving import WorkerError
 from eqsynth.tasks import Executor, LocalExecutor
 from eqsynth.testing.judging import Sides
@@ -117,7 +119,7 @@ def _rules(files: tuple[str, ...]) -> RuleSet:
 
 def _key_of(rules: RuleSet) -> str:
     programs = [(r.name, r.ruleset, r.program) for r in rules.rules]
-    code = kept.code_of("ir", "calculus", "rules", "egraph", "testing", "generate")
+    code = kept.code_of(*CODE, "testing", "generate")
     text = repr((rules.declarations, programs, code, ENODES))
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -137,7 +139,7 @@ def decide(
         is_exact, differ = sides.exactly()
         exact &= is_exact
         for kind in _KINDS:
-            differ = differ or sides.verdict(kind, "cancels")
+            differ = differ or sides.verdict(kind, Claim("cancels"))
         if differ is not None:
             return "refuted", f"{differ.what} ({differ.data})", False, time.process_time() - begin
     if list(map(canonical_term, left)) == list(map(canonical_term, right)):

@@ -85,7 +85,7 @@ def _entry(rule: Rule) -> Entry:
         left, right = "\n".join(map(text, rule.body)), f"the answer of the law {rule.law}"
     conditions = rule.conditions if rule.kind == "rewrite" else ()
     return Entry(
-        rule.name, kind, rule.ruleset, rule.numerics, rule.status, rule.source,
+        rule.name, kind, rule.ruleset, str(rule.numerics), rule.status, rule.source,
         f"{rule.file}:{rule.line}", statement(rule), left, right, conditions, tested_in(rule.name),
     )  # fmt: skip
 

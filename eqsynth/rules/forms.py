@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z")
 _OVERRIDE = re.compile(
     r"\((numerics|status): {0,8}([^()\s]{1,40}(?: {0,8}\([^()]{0,40}\))?) {0,8}\)"
 )
-_HEADER_FIELD = re.compile(r";+\s*(Numerics|Status)\s+(\w+(?:\s*\([^)]*\))?)")
+_HEADER_FIELD = re.compile(r";+\s*(Numerics|Status)\s+([\w-]+(?:\s*\([^)]*\))?)")
 
 
 @dataclass(frozen=True)

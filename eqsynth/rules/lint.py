@@ -196,7 +196,7 @@ def _rules(form: Form, header: dict[str, str], rules: RuleSet) -> Iterator[RuleE
                 expected=f";; {field.capitalize()} in the header, or ({field}: ...) above the rule",
                 hint="See rules/README.md for what the words mean.",
             )
-    if rule.numerics.split()[0] == "approx" and not re.search(r"\(\S+\)", rule.numerics):
+    if rule.numerics.kind == "approx" and not rule.numerics.bound:
         yield form.error(
             f"rule {rule.name} is approximate without a bound",
             expected="approx (1e-3)",

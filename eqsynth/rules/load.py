@@ -22,6 +22,7 @@ from typing import Final
 
 from eqsynth import kept
 from eqsynth.rules import rewind
+from eqsynth.rules.claim import Claim
 from eqsynth.rules.definitions import Case, Comprehension, Definition
 from eqsynth.rules.forms import read_text
 from eqsynth.rules.loader import Loader
@@ -70,7 +71,7 @@ def _remembered(texts: tuple[tuple[str, str], ...]) -> RuleSet:
 
 
 _CLASSES: Final = kept.classes(
-    RuleSet, Rule, Declarations, Law, Signature, Var, Definition, Case, Comprehension,
+    RuleSet, Rule, Claim, Declarations, Law, Signature, Var, Definition, Case, Comprehension,
     *(kind for kind in vars(syntax).values() if isinstance(kind, type) and is_dataclass(kind)),
 )  # fmt: skip
 """The classes that a pickled rule set may contain; all of them are plain data."""

@@ -16,6 +16,7 @@ from typing import Any
 from eqsynth.errors import RuleError
 from eqsynth.rules import law
 from eqsynth.rules.bindings import egg
+from eqsynth.rules.claim import CLASSES, Claim
 from eqsynth.rules.definitions import (
     Case,
     Definition,
@@ -33,7 +34,6 @@ from eqsynth.rules.sorts import PRIMITIVES, Declarations, Signature
 from eqsynth.rules.tree import Tree, Var
 
 STATUSES = ("definition", "proved", "validated", "unproved")
-NUMERICS = ("bitwise", "real", "cancels", "approx", "proof", "proof-cancels")
 _ALLOWED = (
     "sort", "constructor", "function", "relation", "rewrite", "birewrite", "rule", "ruleset",
     law.HEAD, *HEADS, *TABLES,
@@ -57,6 +57,28 @@ def _misspelt(word: str, words: Iterable[str]) -> str:
     """Return the hint of `nearest` if a similar word exists."""
     hint = nearest(word, words)
     return hint if hint.startswith("Did") else ""
+
+
+def _unknown(form: Form, word: str, allowed: Sequence[str]) -> RuleError:
+    return form.error(
+        f"unknown class {word}", expected=", ".join(allowed), hint=nearest(word, allowed)
+    )
+
+
+def _claim(form: Form, text: str) -> Claim:
+    """Return what the text of a file claims about rounding.
+
+    Raises:
+        RuleError: the text names no class of numerics, or its bound is no number.
+    """
+    try:
+        return Claim.of(text)
+    except ValueError as error:
+        (word,) = error.args
+        if text.strip().startswith(word):
+            raise _unknown(form, word, CLASSES) from None
+        what = f"the bound of an approximation is no number above 0: {word}"
+        raise form.error(what, expected="approx (1e-3)", hint="Write a number.") from None
 
 
 def _start(expr: Any) -> int:
@@ -341,14 +363,9 @@ class Loader:
             self._run(text, form)
         fields = {**self.header, **own_fields(form)}
         status = (said and said.status) or fields.get("status", "unproved").strip()
-        numerics = ((said and said.numerics) or fields.get("numerics", "real")).strip()
-        for word, allowed in ((status, STATUSES), (numerics.split()[0], NUMERICS)):
-            if word not in allowed:
-                raise form.error(
-                    f"unknown class {word}",
-                    expected=", ".join(allowed),
-                    hint=nearest(word, allowed),
-                )
+        if status not in STATUSES:
+            raise _unknown(form, status, STATUSES)
+        numerics = _claim(form, (said and said.numerics) or fields.get("numerics", "real"))
         try:
             own = defines(raw, phased.kind, status, form.file, self.definitions)
         except Unusable as unusable:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from eqsynth.rules.claim import Claim
 from eqsynth.rules.scope_rules.syntax import ScopeRule
 from eqsynth.rules.tree import Tree, instantiate
 
@@ -36,7 +37,7 @@ class Rule:
     line: int
     comment: str
     source: str
-    numerics: str
+    numerics: Claim
     status: str
     equality: tuple[Tree, Tree] | None
     conditions: tuple[str, ...]

@@ -109,7 +109,7 @@ class RuleSet:
             for rule in self.rules
             if rule.kind == "analysis"
             or (
-                rule.numerics.split()[0] in classes
+                rule.numerics.kind in classes
                 and (rule.status in accepted or Path(rule.file).resolve() in named)
             )
         )

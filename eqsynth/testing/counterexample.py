@@ -16,6 +16,7 @@ from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.printing import render
 from eqsynth.ir.tensor import Input, Tensor, Weight, topological
 from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules.claim import Claim
 from eqsynth.testing.choices import DrawnChoices, Rejected
 from eqsynth.testing.firing import Pair, fired_alone
 from eqsynth.testing.indices import indices_differ
@@ -137,13 +138,13 @@ def _failure(
     return None
 
 
-def difference_of(pair: Pair, numerics: str, seed: int, literals: Literals) -> Difference | None:
+def difference_of(pair: Pair, claim: Claim, seed: int, literals: Literals) -> Difference | None:
     """The difference of the sides of a pair on the first kind of data where they differ, if any."""
     if pair.problem is not None:
         return Difference(*pair.problem)
     if pair.sort == "Idx":
         return indices_differ(pair.left, pair.right)
-    return Sides(pair.left, pair.right, seed, literals).all_data(numerics)
+    return Sides(pair.left, pair.right, seed, literals).all_data(claim)
 
 
 def _size(pair: Pair) -> int:

@@ -23,6 +23,7 @@ from eqsynth.ir.interpret import evaluate, evaluate_one
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.ir.types import is_float
+from eqsynth.rules.claim import Claim
 from eqsynth.testing import extremes
 from eqsynth.testing.extremes import EXTREMES
 from eqsynth.testing.literals import Literals
@@ -82,12 +83,6 @@ def value(term: Tensor, env: Mapping[str, Array], arithmetic: Arithmetic) -> Arr
     """The value of a term in an arithmetic."""
     with computing_in(arithmetic), np.errstate(all="ignore"):
         return evaluate(term, env)
-
-
-def for_proofs(numerics: str) -> bool:
-    """Whether the rule makes a form that is used in proofs only. Such a rule claims nothing about
-    rounding and range, and nothing where a part of a side has no finite value."""
-    return numerics.startswith("proof")
 
 
 def types_differ(left: Tensor, right: Tensor) -> Difference | None:
@@ -169,7 +164,7 @@ class Sides:
                     values[term] = evaluate_one(term, values, env)
             yield values[side]
 
-    def judge(self, numerics: str, turn: int) -> tuple[Difference | None, bool]:
+    def judge(self, claim: Claim, turn: int) -> tuple[Difference | None, bool]:
         """Compare the sides on several kinds of data.
 
         Values over the reals are compared on one ordinary and one extreme kind of data, which
@@ -179,7 +174,7 @@ class Sides:
         are compared on all kinds that have integers.
 
         Args:
-            numerics: the rule's claim; see :meth:`verdict`.
+            claim: the rule's claim; see :meth:`verdict`.
             turn: the number of the instance, which chooses the kinds of data.
 
         Returns:
@@ -198,20 +193,20 @@ class Sides:
         if not self._has(is_float):
             chosen = list(_OF_INTEGERS)
         for kind in chosen:
-            differ = self.verdict(kind, numerics)
+            differ = self.verdict(kind, claim)
             if differ is not None:
                 return differ, False
-        differ = self._rounding_differs(numerics, [kind for kind in kinds if kind not in chosen])
+        differ = self._rounding_differs(claim, [kind for kind in kinds if kind not in chosen])
         if differ is None:
-            differ = self._overflow(_OF_ORDER_ONE[turn % len(_OF_ORDER_ONE)], numerics)
+            differ = self._overflow(_OF_ORDER_ONE[turn % len(_OF_ORDER_ONE)], claim)
         if differ is not None:
             return differ, False
-        self.overflows = self._overflow(_LARGER[turn % len(_LARGER)], numerics) is not None
+        self.overflows = self._overflow(_LARGER[turn % len(_LARGER)], claim) is not None
         exact, differ = self.exactly(PRIMES[turn % len(PRIMES) :][:1])
-        return (None if numerics.startswith("approx") else differ), exact
+        return (None if claim.kind == "approx" else differ), exact
 
     def verdict(
-        self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
+        self, kind: str, claim: Claim, env: Mapping[str, Array] | None = None
     ) -> Difference | None:
         """Compare the sides on one kind of data: values over the reals, rounding, and overflow.
 
@@ -219,7 +214,7 @@ class Sides:
         if the rule claims ``bitwise``.
 
         Args:
-            numerics: the rule's claim: ``bitwise``, ``real``, ``cancels`` or ``approx (bound)``.
+            claim: the rule's claim about rounding.
             env: values to use instead of those of the kind.
 
         Returns:
@@ -243,32 +238,32 @@ class Sides:
         except _NO_VALUE as error:
             return Difference("shape", f"the right side has no value: {error}", kind, env)
         # A claimed bound is relative for results above 1, and absolute for smaller ones.
-        least = 1.0 if numerics.startswith("approx") else 0.0
-        if for_proofs(numerics):
+        least = 1.0 if claim.kind == "approx" else 0.0
+        if claim.for_proofs:
             # 1 - sigmoid(1e4) is e^-10000. Computed as a difference it is 0, in any precision.
             least = _VANISHES
-        if for_proofs(numerics):
+        if claim.for_proofs:
             # Only elements at which both sides are finite are compared: x / x = 1 except at 0.
             if a.shape == b.shape:
                 defined = np.isfinite(shown(a).astype(float)) & np.isfinite(shown(b).astype(float))
                 a, b = a[defined], b[defined]
-        if not _close(a, b, _bound(numerics), least):
+        if not _close(a, b, claim.bound or REAL_TOLERANCE, least):
             what = "the sides have two values"
             return Difference("value", what, kind, env, shown(a), shown(b))
         if kind not in EXTREMES:
-            found = self._rounding(shown(a), kind, numerics, env)
-            return found or (self._overflow(kind, numerics, env) if kind in _OF_ORDER_ONE else None)
-        if numerics == "bitwise" and self._rounds(numerics):
+            found = self._rounding(shown(a), kind, claim, env)
+            return found or (self._overflow(kind, claim, env) if kind in _OF_ORDER_ONE else None)
+        if claim.kind == "bitwise" and self._rounds(claim):
             return self._other_bits(kind, env)
         return None
 
-    def _rounding_differs(self, numerics: str, kinds: Sequence[str]) -> Difference | None:
+    def _rounding_differs(self, claim: Claim, kinds: Sequence[str]) -> Difference | None:
         """How rounding in float32 contradicts the rule's claim on one of these kinds of data.
 
         Errors are first measured against float64, which is fast; a contradiction is confirmed
         against 320-bit numbers.
         """
-        if not self._rounds(numerics):
+        if not self._rounds(claim):
             return None
         for kind in kinds:
             env = self.environment(kind)
@@ -276,26 +271,24 @@ class Sides:
                 near = next(self._values(env, FLOAT64))
             except _NO_VALUE as error:
                 raise Meaningless(str(error)) from None
-            differ = self._rounding(near, kind, numerics, env)
+            differ = self._rounding(near, kind, claim, env)
             if differ is not None:
                 # Confirmed, unless the values themselves differ: then that difference is returned.
-                differ = self.verdict(kind, numerics)
+                differ = self.verdict(kind, claim)
             if differ is not None:
                 return differ
         return None
 
-    def _rounds(self, numerics: str) -> bool:
+    def _rounds(self, claim: Claim) -> bool:
         """Whether the rule claims something about how the right side rounds."""
-        return is_float(self.left.dtype) and not (
-            numerics.startswith(("cancels", "approx")) or for_proofs(numerics)
-        )
+        return is_float(self.left.dtype) and claim.keeps_digits
 
     def _rounding(
-        self, precise: Array, kind: str, numerics: str, env: Mapping[str, Array]
+        self, precise: Array, kind: str, claim: Claim, env: Mapping[str, Array]
     ) -> Difference | None:
-        if not self._rounds(numerics):
+        if not self._rounds(claim):
             return None
-        if numerics == "bitwise":
+        if claim.kind == "bitwise":
             found = self._other_bits(kind, env)
             if found is not None:
                 return found
@@ -315,14 +308,14 @@ class Sides:
         return Difference("numerics", "not bitwise in float32", kind, env, a32, b32)
 
     def _overflow(
-        self, kind: str, numerics: str, env: Mapping[str, Array] | None = None
+        self, kind: str, claim: Claim, env: Mapping[str, Array] | None = None
     ) -> Difference | None:
         """The difference if the right side overflows in float16 where the left side doesn't.
 
         A rule that claims ``cancels`` isn't checked: when all digits of E[x^2] - E[x]^2 are lost,
         its rsqrt is infinite, although no number was too large.
         """
-        claims_range = not numerics.startswith(("approx", "cancels")) and not for_proofs(numerics)
+        claims_range = claim.keeps_digits
         if not claims_range or not self._has("float16".__eq__):
             return None
         env = self.environment(kind) if env is None else env
@@ -335,14 +328,14 @@ class Sides:
         what = "in float16 the right side overflows where the left side doesn't"
         return Difference("overflow", what, kind, env, a, b)
 
-    def all_data(self, numerics: str) -> Difference | None:
+    def all_data(self, claim: Claim) -> Difference | None:
         """The difference on the first kind of data that shows one, or in a finite field; else
         None."""
         differ = types_differ(self.left, self.right)
         if differ is not None:
             return differ
         for kind in (*FLOATS, *EXTREMES):
-            differ = self.verdict(kind, numerics)
+            differ = self.verdict(kind, claim)
             if differ is not None:
                 return differ
         return self.exactly()[1]
@@ -382,11 +375,6 @@ def _field(prime: int) -> Field:
 def shown(array: Array) -> Array:
     """An array of numbers of another arithmetic as float64."""
     return array.astype(np.float64) if array.dtype == object else array
-
-
-def _bound(numerics: str) -> float:
-    _, _, bound = numerics.partition("(")
-    return float(bound.rstrip(" )")) if bound else REAL_TOLERANCE
 
 
 def _close(a: Array, b: Array, bound: float, least: float = 0.0) -> bool:

@@ -21,6 +21,7 @@ from eqsynth.egraph.tactics.table import LAWS, claims_too_much
 from eqsynth.errors import EqsynthError, RuleError
 from eqsynth.ir.tensor import Tensor, topological
 from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules.claim import Claim
 from eqsynth.rules.definitions import how_to_define, undefined
 from eqsynth.testing.choices import RandomChoices, Rejected, chance
 from eqsynth.testing.counterexample import SEARCH_S, Counterexample, smallest
@@ -361,12 +362,12 @@ _HINTS: Final = {
 
 
 def judged(
-    pair: Pair, numerics: str, seed: int, turn: int, literals: Literals
+    pair: Pair, claim: Claim, seed: int, turn: int, literals: Literals
 ) -> tuple[Difference | None, bool, bool]:
     """Judge a pair.
 
     Args:
-        numerics: the rule's claim about rounding.
+        claim: the rule's claim about rounding.
         turn: the number of the pair, which chooses the kinds of data.
 
     Returns:
@@ -382,4 +383,4 @@ def judged(
     if differ is not None:
         return differ, False, False
     sides = Sides(pair.left, pair.right, seed, literals)
-    return *sides.judge(numerics, turn), sides.overflows
+    return *sides.judge(claim, turn), sides.overflows

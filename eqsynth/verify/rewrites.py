@@ -93,9 +93,9 @@ def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
             # Z3 may choose extents that no tensor has. So it is asked for small ones first.
             small = case.ints.consistent([e <= _SMALL for e in case.extents()])
             modes = modes_of(form, case.bound, small.model or possible.model)
-            if rule.numerics == "bitwise" and not modes <= _EXACT and _sums_anew(rule):
+            if rule.numerics.kind == "bitwise" and not modes <= _EXACT and _sums_anew(rule):
                 raise Left("its sums come out the same to the last bit")
-        case.show(modes, rule.numerics == "bitwise")
+        case.show(modes, rule.numerics.kind == "bitwise")
         shown += 1
     if not shown:
         raise Left("sizes on which its facts hold: none were found")
@@ -345,7 +345,7 @@ class _Case:
         def ordered(truths: bool, whole: bool) -> _Way:
             return lambda: same_in_all_orders(a, b, self.ints, truths=truths, whole=whole)
 
-        partial = self.form.rule.numerics.startswith("proof")
+        partial = self.form.rule.numerics.for_proofs
         real = Comparison(self.ints, bitwise=False, partial=partial)
         if mode == "floats" and not bitwise:
             return "equal over the reals", [

@@ -50,7 +50,7 @@ def verify_scalar_rule(rules: RuleSet, rule: Rule) -> str:
     if len(leaves) > 1 and both[0] != both[1]:
         raise Left("the sides are equal where dtypes are mixed")
     a, b = (_unconverted(proof.value(side)) for side in (left, right))
-    if not Comparison(proof.ints, bitwise=rule.numerics == "bitwise").same(a, b):
+    if not Comparison(proof.ints, bitwise=rule.numerics.kind == "bitwise").same(a, b):
         raise Left("the sides are the same for all values")
     return "for all values and dtypes"
 

@@ -69,7 +69,7 @@ def verify_scope_rule(rule: Rule) -> str:
     if names.ints.consistent().true:
         raise Left("extents on which its conditions hold: none were found")
     same = Comparison(names.ints).same(left, right)
-    if rule.numerics == "bitwise" and (not same or _sums(said)):
+    if rule.numerics.kind == "bitwise" and (not same or _sums(said)):
         # A scope doesn't fix the order of its sum: that depends on all extents of the scope. An
         # inner scope has other extents, since `{sum(*y) F}` is computed at fewer points than the
         # scope around it.

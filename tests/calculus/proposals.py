@@ -23,6 +23,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, reads, total
 from eqsynth.ir.tensor import Scope, Tensor, topological
 from eqsynth.ir.types import is_float
+from eqsynth.rules.claim import Claim
 from eqsynth.testing.choices import Choices, DrawnChoices, RandomChoices, Rejected, chance
 from eqsynth.testing.judging import Meaningless, Sides
 from eqsynth.testing.literals import Literals
@@ -79,7 +80,7 @@ def assert_one_value(left: Tensor, right: Tensor) -> None:
     sides = Sides(left, right)
     for kind in KINDS:
         try:
-            found = sides.verdict(kind, "cancels")
+            found = sides.verdict(kind, Claim("cancels"))
         except Meaningless:
             continue
         assert found is None, f"{found}\n{left}\nbecame\n{right}"

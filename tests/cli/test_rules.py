@@ -60,7 +60,7 @@ def test_what_is_piped_is_whole() -> None:
     assert len(lines) == len(RULES.rules) + 2
     for rule, line in zip(RULES.rules, lines[1:], strict=False):
         assert {rule.name, rule.ruleset, rule.status} <= set(line.split())
-        assert rule.numerics in line and entry(RULES, rule.name).statement in line
+        assert str(rule.numerics) in line and entry(RULES, rule.name).statement in line
     shown = run("check", UNSOUND / "softmax-overflows.egg", code=1).splitlines()
     assert shown[-2].split()[:3] == ["softmax-overflows", "refused:", "numerics"]
 

@@ -15,6 +15,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.normal import canonical, canonical_term
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, product, reads, total
 from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.rules.claim import Claim
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.expansion_samples import EXPANSIONS, compared
 from eqsynth.testing.judging import Meaningless, Sides
@@ -36,7 +37,7 @@ BY_POINTS = Expand(map_of, points=True)
 def test_random_scopes_are_equal_to_their_forms(
     family: object, cancels: bool, points: bool
 ) -> None:
-    judged, numerics = 0, "proof-cancels" if cancels else "proof"
+    judged, claim = 0, Claim("proof-cancels" if cancels else "proof")
     for seed in range(120):
         choices = RandomChoices(seed)
         extents = tuple(choices.pick((1, 2, 3, 2, 4)) for _ in range(3))
@@ -50,7 +51,7 @@ def test_random_scopes_are_equal_to_their_forms(
         sides = Sides(scope, form, seed)
         for kind in list(FLOATS)[seed % 4 :: 4]:
             try:
-                assert sides.verdict(kind, numerics) is None, (seed, str(scope), str(form))
+                assert sides.verdict(kind, claim) is None, (seed, str(scope), str(form))
                 judged += 1
             except Meaningless:
                 continue
@@ -337,7 +338,7 @@ def test_products_maxima_and_truths_that_are_not_taken_apart() -> None:
         left, right = (canonical_term(one) for one in (whole.tensor, Scope((2,), (), parts)))
         forms = [expanded(one, MAPS) or one for one in (left, right) if isinstance(one, Scope)]
         assert forms[0] != forms[1], str(left)
-        assert Sides(left, forms[0], 0).all_data("proof") is None
+        assert Sides(left, forms[0], 0).all_data(Claim("proof")) is None
 
 
 def test_a_reduction_of_few_values_is_written_out() -> None:
@@ -359,7 +360,7 @@ def test_a_reduction_of_few_values_is_written_out() -> None:
     assert isinstance(form, Scope) and not form.reduction
     parts = [one.tensor for one in reads(form.body)]
     assert [one.reduction for one in parts if isinstance(one, Scope)] == [(9,)] * 3
-    assert Sides(long, form).all_data("proof") is None
+    assert Sides(long, form).all_data(Claim("proof")) is None
     longer = Scope((2,), (3, 9, 4), Read(leaf("z", 2, 3, 9, 4), (i, k, m, it(3, 4))))
     assert [one.extent for one in by_points(longer)] == [3, 4]
 
@@ -391,7 +392,7 @@ def test_the_largest_is_compared_where_any_is() -> None:
         by_extreme = Scope((2,), (), call("gt", whole, Num(0)))
         both = [expanded(one, MAPS) or one for one in (any_or_all, by_extreme)]
         assert canonical_term(both[0]) == canonical_term(both[1])
-        assert Sides(any_or_all, both[0]).all_data("proof") is None
+        assert Sides(any_or_all, both[0]).all_data(Claim("proof")) is None
 
 
 @pytest.mark.parametrize("name", ["y4", "y5", "y9", "y10", "y11", "y12", "y13", "y20"])
@@ -402,7 +403,7 @@ def test_a_maximum_of_maxima_is_taken_as_it_is_written(name: str) -> None:
     y = leaf(name, 4)
     least = Scope((), (4,), call("abs", Read(y, (it(0, 4),))), "min")
     form = expanded(canonical_term(least), BY_POINTS)  # type: ignore[arg-type]
-    assert form is None or Sides(least, form).all_data("proof") is None
+    assert form is None or Sides(least, form).all_data(Claim("proof")) is None
 
 
 def test_what_is_left_as_it_is() -> None:
@@ -427,7 +428,7 @@ def test_a_sum_goes_over_what_is_not_zero() -> None:
     k = it(2, 5)
     short = Scope((2, 4), (5,), Prod((Read(x, (i + k,)), Read(w, (k - j,)))))
     form = expanded(short, MAPS) or short
-    assert Sides(short, form).all_data("proof") is None
+    assert Sides(short, form).all_data(Claim("proof")) is None
 
 
 def test_rows_in_reverse_are_computed_forward_and_read_in_reverse() -> None:
@@ -497,7 +498,7 @@ def test_ids_that_are_concatenated_are_cut_apart() -> None:
     form = expanded(canonical(Scope((4, 3), (), picked)), MAPS)
     assert isinstance(form, Op) and form.name == "Concat" and len(form.args) == 2
     scope = canonical(Scope((4, 3), (), picked))
-    assert Sides(scope, form).verdict("ties", "proof") is None
+    assert Sides(scope, form).verdict("ties", Claim("proof")) is None
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_its_numerics_are_both_rules(tmp_path: Path) -> None:
     asked = "(ask own :of (Scope t s r b) :numerics cancels :ruleset match)"
     path, _ = loaded(tmp_path, asked)
     own = [r for r in load_rules([*DEFAULT_FILES, str(path)]).rules if r.file == str(path)]
-    assert [rule.numerics for rule in own] == ["cancels", "cancels"]
+    assert [rule.numerics.kind for rule in own] == ["cancels", "cancels"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from eqsynth.rules import (
     rules_dir,
 )
 from eqsynth.rules import load as load_module
+from eqsynth.rules.claim import Claim
 from eqsynth.rules.loader import Loader
 
 PRELUDE = """\
@@ -73,7 +74,7 @@ def test_rule_carries_its_place_and_its_mathematics() -> None:
     assert (rule.file, rule.line) == ("demo.egg", LINES + 6)
     assert rule.comment.startswith("a b + a c = a (b + c)\nfor equal shapes")
     assert rule.source == "TASO Table 2"
-    assert (rule.numerics, rule.status) == ("real", "validated")
+    assert (rule.numerics.kind, rule.status) == ("real", "validated")
     assert rule.conditions == ("(= (shape b) (shape c))",)
     assert rule.columns == (("root", "T"), ("a", "T"), ("b", "T"), ("c", "T"))
     a, b, c = map(Var, "abc")
@@ -90,12 +91,36 @@ def test_section_line_is_no_comment_of_a_rule() -> None:
     assert (rule.comment, rule.source) == ("a + b = b + a", "")
 
 
+@pytest.mark.parametrize(
+    ("claim", "what"),
+    [
+        ("approx (small)", "is no number above 0: (small)"),
+        ("approx (-1e-3)", "is no number above 0: (-1e-3)"),
+        ("approx (nan)", "is no number above 0: (nan)"),
+        ("exact", "unknown class exact"),
+    ],
+)
+def test_a_claim_that_means_nothing_is_refused(claim: str, what: str) -> None:
+    text = f';; (numerics: {claim})\n(rewrite (Add a b) (Add b a) :ruleset r :name "own")'
+    with pytest.raises(RuleError) as error:
+        only(text)
+    assert what in error.value.what and error.value.line > 0
+
+
+def test_the_header_may_claim_numerics_of_proofs() -> None:
+    assert PRELUDE.count("Numerics   real") == 1
+    prelude = PRELUDE.replace("Numerics   real", "Numerics   proof-cancels")
+    text = '(rewrite (Add a b) (Add b a) :ruleset r :name "own")'
+    (rule,) = load_text(prelude + text, "demo.egg").rules
+    assert rule.numerics.kind == "proof-cancels" and rule.numerics.for_proofs
+
+
 def test_a_rule_may_override_what_the_header_says() -> None:
     rule = only("""
         ;; (numerics: approx (1e-3)) (status: proved)
         (rewrite (Add a b) (Add b a) :ruleset r :name "add-commute")
     """)
-    assert (rule.numerics, rule.status) == ("approx (1e-3)", "proved")
+    assert (rule.numerics, rule.status) == (Claim("approx", 1e-3, "approx (1e-3)"), "proved")
 
 
 def test_birewrite_is_two_rules() -> None:

@@ -16,6 +16,7 @@ from eqsynth.ir.reference import storage
 from eqsynth.ir.tensor import Input, Op
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules, load_text
+from eqsynth.rules.claim import Claim
 from eqsynth.testing import assert_rule_sound, extremes
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.counterexample import smallest
@@ -222,7 +223,7 @@ def test_what_has_too_many_digits_decides_nothing() -> None:
     twice = op("Exp", op("Exp", x))
     with pytest.raises(TooLarge), computing_in(REAL):
         evaluate(twice, {"x": np.array([1e30])})
-    assert Sides(twice, twice).verdict("huge", "real", {"x": np.array([1e30])}) is None
+    assert Sides(twice, twice).verdict("huge", Claim("real"), {"x": np.array([1e30])}) is None
 
 
 @pytest.mark.parametrize("numbers", [REAL, FLOAT64, Field(PRIMES[0]).arithmetic])
@@ -242,7 +243,7 @@ def test_a_difference_that_no_sampled_data_shows_is_found_exactly() -> None:
     same, difference = Sides(x, wrong).exactly()
     assert not same and difference is not None and difference.kind == "value"
     zeros_and_ones = {"x": np.array([0.0, 1.0])}
-    assert Sides(x, wrong).verdict("ties", "real", zeros_and_ones) is None
+    assert Sides(x, wrong).verdict("ties", Claim("real"), zeros_and_ones) is None
 
 
 # ---- the parts of a verdict --------------------------------------------------------
@@ -254,7 +255,7 @@ def test_functions_are_uninterpreted_in_a_field() -> None:
     # True, but by a law of exp: not decided, and not refuted.
     left, right = op("Exp", op("Add", x, y)), op("Mul", op("Exp", x), op("Exp", y))
     assert Sides(left, right).exactly() == (False, None)
-    assert Sides(left, right).verdict("normal", "real") is None
+    assert Sides(left, right).verdict("normal", Claim("real")) is None
 
 
 @pytest.mark.parametrize("prime", PRIMES)

@@ -311,7 +311,7 @@ def test_no_mutant_of_a_rewrite_of_xla_is_proved_that_the_checker_refuses(
     _, own = stated()
     rule = own[Random(turn).choice(sorted(own))]
     needs = tuple(sorted(FOLDER.iterdir()))
-    proved_mutants(rule.file, rule.numerics, tmp_path, (rule.name,), needs)
+    proved_mutants(rule.file, str(rule.numerics), tmp_path, (rule.name,), needs)
 
 
 @pytest.mark.slow

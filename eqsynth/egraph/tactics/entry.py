@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eqsynth.egraph.tactics.requests import Law
+from eqsynth.rules.claim import Class
 from eqsynth.rules.scope_rules.syntax import ScopeRule
 
 
@@ -28,7 +29,7 @@ class Entry:
     """
 
     tactic: Law
-    numerics: str = "real"
+    numerics: Class = "real"
     about: Literal["scope", "class", "rows"] = "scope"
     means: bool = False
     again: bool = False

@@ -9,7 +9,7 @@ on the view: the laws of the calculus check its steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from eqsynth.calculus import conditions
@@ -62,6 +62,7 @@ from eqsynth.ir.scalar import (
     terms_of,
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
+from eqsynth.rules.claim import Claim, Class
 
 # In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
 # answer for each map would lead to an e-node for every subset of the terms.
@@ -417,20 +418,20 @@ LAWS: Final[dict[str, Entry]] = {
     "match-epilogue": Entry(_match_epilogue, again=True, operators=True),
 }
 
-_WEAKER: Final = {
+_WEAKER: Final[Mapping[Class, tuple[Class, ...]]] = {
     "bitwise": ("real", "approx", "cancels", "proof", "proof-cancels"),
     "real": ("approx", "cancels", "proof", "proof-cancels"),
     "cancels": ("proof-cancels",), "proof": ("proof-cancels",), "proof-cancels": (),
 }  # fmt: skip
 
 
-def claims_too_much(law: str, numerics: str) -> bool:
+def claims_too_much(law: str, claim: Claim) -> bool:
     """Whether a rule that requests ``law`` claims better numerics than the law's answers have.
 
-    >>> claims_too_much("multiply-out", "real"), claims_too_much("factor", "cancels")
+    >>> claims_too_much("multiply-out", Claim("real")), claims_too_much("factor", Claim("cancels"))
     (True, False)
     """
     if law not in LAWS:
         return False
     kept = LAWS[law].numerics
-    return numerics.split()[0] not in (kept, *_WEAKER[kept])
+    return claim.kind not in (kept, *_WEAKER[kept])
