@@ -24,12 +24,13 @@ from eqsynth.egraph.scope_rules.law import laws_of
 from eqsynth.egraph.snapshot import EClass
 from eqsynth.egraph.tactics.requests import Later, Said, Using, is_gate
 from eqsynth.egraph.tactics.table import LAWS
-from eqsynth.egraph.tactics.variants import GATE_VARIANTS, VARIANTS
+from eqsynth.egraph.tactics.variants import GATE_VARIANTS, Variants
 from eqsynth.egraph.view import State, View
 from eqsynth.errors import EqsynthError, LawError, RuleError, SaturationError
 from eqsynth.ir.scalar import Scalar, tensors
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 from eqsynth.rules import RuleSet
+from eqsynth.rules.tree import literals
 
 # A request's sort key, and its row.
 _Waiting = tuple[tuple[Any, ...], tuple[Any, ...]]
@@ -130,15 +131,14 @@ class _Index:
 
 
 class _Room:
-    """The room for answers of one law in each e-class: at most ``most`` scopes an e-class.
+    """The room for answers of one law in each e-class: at most ``limit.most`` scopes an e-class.
 
     An e-class can fill up within a round, because each of its members may be asked and may answer.
-    The law's row in ``VARIANTS`` says which answers count.
     """
 
-    def __init__(self, view: View, law: str) -> None:
-        self._view, self._most = view, VARIANTS[law].most
-        self._counts = VARIANTS[law].counts
+    def __init__(self, view: View, limit: Variants) -> None:
+        self._view, self._most = view, limit.most
+        self._counts = limit.counts
         # E-class -> its counted scopes: those of the view, and answers since.
         self._scopes: dict[ClassRef, set[Tensor]] = {}
         # E-classes with a counted scope that is a gate; their limit is lower.
@@ -236,8 +236,9 @@ class Requests:
             waiting = self.due(view, rows)
             self.known[law] += len(rows) - len(waiting)
             count = 0
-            room = _Room(view, law) if law in VARIANTS else None
-            for place, row in self._in_order(view, law, waiting):
+            limit = self._laws[law].variants
+            room = _Room(view, limit) if limit else None
+            for place, row in self._in_order(view, waiting, limited=limit is not None):
                 if count >= budget or time.monotonic() > self.deadline:
                     over.append(law)
                     break
@@ -248,10 +249,10 @@ class Requests:
         return found, over
 
     @staticmethod
-    def _in_order(view: View, law: str, waiting: list[_Waiting]) -> list[_Waiting]:
+    def _in_order(view: View, waiting: list[_Waiting], limited: bool) -> list[_Waiting]:
         """Sort requests by their keys. If the law's answers an e-class are limited, requests about
         one e-class are sorted by the size of the body first."""
-        if law not in VARIANTS:
+        if not limited:
             return sorted(waiting, key=itemgetter(0))
         return sorted(waiting, key=lambda w: (w[0][0], view.body_size(w[1]), w[0]))
 
@@ -357,7 +358,7 @@ class Requests:
 
     def rule_name(self, law: str, row: Sequence[Any]) -> str:
         """Return the name of the rule that added a request. If several rules request the law, it is
-        the rule that contains the strings of the request."""
+        the rule whose facts and request hold the texts of the row as literals."""
         requesters = self._requesters(law, row)
         return requesters[0] if self._several[law] else law
 
@@ -365,7 +366,7 @@ class Requests:
         texts = tuple(value for value in row if isinstance(value, str))
         if (law, texts) not in self._names:
             rules = [r for r in self.rules.rules if r.kind == "law-request" and r.law == law]
-            own = [r for r in rules if all(f'"{t}"' in " ".join(r.program) for t in texts)]
+            own = [r for r in rules if {*texts} <= {*literals(("", *r.body, *r.actions))}]
             self._several[law] = len(rules) > 1
             self._names[law, texts] = [rule.name for rule in own or rules]
         return self._names[law, texts]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from eqsynth.ir.operators import OPERATORS
+from eqsynth.rules.law import law_of
 from eqsynth.rules.phases import RawRule, Unusable, write_out_lets
 from eqsynth.rules.rule import Kind
 from eqsynth.rules.sorts import Signature
@@ -21,7 +22,7 @@ from eqsynth.rules.tree import Tree, Var, is_call, render, variables
 from eqsynth.rules.values import COMPUTED
 
 ATTRIBUTE_SORTS = ("i64", "f64", "String", "Ints")
-_LAW = "definition-request"
+_REQUEST = law_of("definition").request
 # Constructors of tensors that aren't operators: a scope, leaves, a handle.
 _NO_OPERATORS = frozenset({"Scope", "Input", "Weight", "Tok"})
 
@@ -202,7 +203,7 @@ def _value(root: Var, head: Iterable[Tree], kind: Kind) -> Tree | Comprehension 
     for action in head:
         if kind == "rewrite" and action[0] == "union" and root in action[1:]:
             return action[2] if action[1] == root else action[1]
-        if kind == "law-request" and action[0] == _LAW and action[1] == root:
+        if kind == "law-request" and action[0] == _REQUEST and action[1] == root:
             return Comprehension(*action[2:])
         if kind == "analysis" and action[:2] == ("set", ("shape", root)):
             return action[2]

@@ -37,6 +37,15 @@ def variables(tree: Tree) -> Iterator[str]:
             yield from variables(child)
 
 
+def literals(tree: Tree) -> Iterator[int | float | str]:
+    """Yield a tree's literals, in order of appearance, with repetitions."""
+    if isinstance(tree, tuple):
+        for child in tree[1:]:
+            yield from literals(child)
+    elif not isinstance(tree, Var):
+        yield tree
+
+
 def size(tree: Tree) -> int:
     return 1 + sum(map(size, tree[1:])) if isinstance(tree, tuple) else 1
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eqsynth.egraph.tactics.requests import Law
+from eqsynth.egraph.tactics.variants import Variants
 from eqsynth.rules.claim import Class
 from eqsynth.rules.scope_rules.syntax import ScopeRule
 
@@ -25,6 +26,8 @@ class Entry:
         again: the tactic looks at the members of the e-classes that a scope reads, so the law is
             asked again when one of them gets new members.
         operators: the answers are operators for a scope or a product.
+        variants: the limit on the scopes that one e-class takes from the law, where its answers
+            compute the same tensor in more or fewer steps; None if there is no limit.
         stated: the rule of scopes that the law stands for; None for the laws of the table.
     """
 
@@ -34,4 +37,5 @@ class Entry:
     means: bool = False
     again: bool = False
     operators: bool = False
+    variants: Variants | None = None
     stated: ScopeRule | None = None

@@ -49,7 +49,7 @@ from eqsynth.egraph.tactics.requests import (
     underived,
     without_constants,
 )
-from eqsynth.egraph.tactics.variants import is_map_of_several
+from eqsynth.egraph.tactics.variants import Variants, is_map_of_several
 from eqsynth.egraph.tactics.view_chains import view_chain
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import Index
@@ -363,8 +363,11 @@ LAWS: Final[dict[str, Entry]] = {
     "identity-view": Entry(_identity_view),
     "traversal-merge": Entry(_traversal_merge, means=True, again=True),
     "reduction-merge": Entry(_reduction_merge, again=True),
-    "view-merge": Entry(_view_merge, again=True),
-    "expression-fusion": Entry(_expression_fusion, means=True, again=True),
+    # A view can be merged into each read of a map, or not: attention of one token to a cache of
+    # keys in two pieces, with rotary positions, had 1,444 sums in the e-class of its scores.
+    "view-merge": Entry(_view_merge, again=True, variants=Variants(16, is_map_of_several)),
+    # Any subset of the maps before a map can be fused: hundreds for an LSTM's gate.
+    "expression-fusion": Entry(_expression_fusion, means=True, again=True, variants=Variants(16)),
     "factor": Entry(algebra.factor),
     "fold-constants": Entry(algebra.fold_constants),
     "iterator-merge": Entry(_iterator_merge),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,8 @@ from eqsynth.ir.tensor import Scope, Tensor
 
 @dataclass(frozen=True)
 class Variants:
-    """The limit on the scopes that one e-class takes from one law.
+    """The limit on the scopes that one e-class takes from one law; without it its answers would
+    multiply. Answers with small bodies are taken first.
 
     Attributes:
         most: the law is no longer asked about an e-class that has more scopes than this.
@@ -28,21 +29,12 @@ def is_map_of_several(scope: Tensor) -> bool:
     """Whether ``scope`` computes each element from several different reads, without a reduction.
 
     If it reads three tensors, each of which is a view in eight ways, there are 8 * 8 * 8 = 512
-    equal maps; ``VARIANTS`` limits how many of them an e-class takes. Products under a sum aren't
+    equal maps; ``view-merge`` limits how many of them an e-class takes. Products under a sum aren't
     limited: operators are matched by means of their views.
     """
     return isinstance(scope, Scope) and not scope.reduction and len(set(reads(scope.body))) > 1
 
 
-# The laws whose answers compute the same tensor in more or fewer steps, and the limit of scopes an
-# e-class for each; answers with small bodies are taken first. Without a limit the answers multiply:
-# - "expression-fusion" can fuse any subset of the maps before a map: hundreds for an LSTM's gate.
-# - "view-merge" can merge a view into each read of a map, or not. Attention of one token to a cache
-#   of keys in two pieces, with rotary positions, had 1,444 sums in the e-class of its scores.
-VARIANTS: Final[Mapping[str, Variants]] = {
-    "expression-fusion": Variants(16),
-    "view-merge": Variants(16, is_map_of_several),
-}
 # The limit for e-classes that are elementwise products (``sigmoid(o) * tanh(c)``): only the fully
 # fused map is usually worth a kernel. (E-nodes of LSTM with limits of 16, 8 and 4: 12,093, 7,439
 # and 5,482.)
