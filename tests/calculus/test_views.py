@@ -45,6 +45,7 @@ ALL: dict[str, list[tuple[Attr, ...]]] = {
     "Expand": [(shape,) for shape in (*SHAPES, *OTHERS)],
     "Slice": [*product(AXES, range(3), range(5), (1, 2, 3))],
     "Stride": [*product(AXES, (1, 2, 3))],
+    "Reverse": [(axes,) for axes in ((), (0,), (1,), (2,), (0, 1), (2, 0))],
     "Shift": [*product(AXES, (-1, 0, 1, 5))],
     "Split": [*product(AXES, (1, 2, 3))],
     "Merge": [(axis,) for axis in AXES],
