@@ -38,7 +38,7 @@ _FORM = re.compile(
     re.S,
 )
 _WHERE = re.compile(r"\s+where\s+")
-_READ = re.compile(r"(\w+)\[([^\]]*)\]")
+READ = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Parts:
         found = [
             (name, tuple(split(inside.partition(" else ")[0])))
             for text in (self.body, *self.local)
-            for name, inside in _READ.findall(text)
+            for name, inside in READ.findall(text)
         ]
         return tuple((name, items) for name, items in found if name in self.tensors)
 
@@ -141,7 +141,7 @@ def _written(
         scope.iterators[name] = Index.iterator(slot, extent)
     for definition in parts.local:
         _define(scope, definition)
-    body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), parts.body)
+    body = READ.sub(lambda m: _expand(scope, m[1], m[2]), parts.body)
     reduced = [*parts.reduced]
     if len(reduced) == 1 and reduced[0].startswith("*"):
         reduced = scope.stars.get(reduced[0][1:], [])
@@ -181,7 +181,7 @@ def _define(scope: _Scope, definition: str) -> None:
     its = {axis: it for axis, it in scope.iterators.items() if axis in {*axes, *reduced}}
     if set(its) != {*axes, *reduced} or len(its) != len(axes) + len(reduced):
         raise scope.wrong(f"{name} has axes that aren't those of the head")
-    body = _READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
+    body = READ.sub(lambda m: _expand(scope, m[1], m[2]), form["body"])
     value, reducer = _reduced(scope, form["reducer"] or "", body, [_size(its[r]) for r in reduced])
     outside, gone = ({it for a in part for it in its[a].iterators()} for part in (axes, reduced))
     own = sorted(gone, key=lambda it: it.slot)
@@ -246,7 +246,7 @@ def _new_star(scope: _Scope, name: str, items: list[str], shape: Shape) -> list[
 
 def _extent(scope: _Scope, name: str, body: str) -> int:
     """Return the extent of the axis that reduction iterator ``name`` indexes by itself."""
-    for tensor, inside in _READ.findall(body):
+    for tensor, inside in READ.findall(body):
         items = [item for item in split(inside) if not item.startswith("_fill")]
         if tensor in scope.tensors and name in items:
             return scope.tensors[tensor].shape[items.index(name)]
@@ -286,10 +286,10 @@ def _index(scope: _Scope, node: ast.expr) -> Index:
                 return a - b
             if isinstance(op, ast.Mult) and not (a.terms and b.terms):
                 return b * a.const if not a.terms else a * b.const
-            if isinstance(op, ast.FloorDiv) and not b.terms:
-                return a // b.const
-            if isinstance(op, ast.Mod) and not b.terms:
-                return a % b.const
+            if isinstance(op, ast.FloorDiv | ast.Mod) and not b.terms:
+                if b.const <= 0:
+                    raise scope.wrong(f"the divisor {b.const} in {ast.unparse(node)}")
+                return a // b.const if isinstance(op, ast.FloorDiv) else a % b.const
     raise scope.wrong(f"not an index: {ast.unparse(node)}")
 
 

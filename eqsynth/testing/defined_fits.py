@@ -72,7 +72,10 @@ def _numbers(
     Returns:
         The integers by name, and the attributes with those that they determine filled in.
     """
-    given, drawn = list(attrs), {n: _number(world, n in parts.reduced) for n in parts.numbers}
+    lengths = {item.partition(":")[2] for item in parts.head}
+    given, drawn = list(attrs), {
+        n: _number(world, n in parts.reduced, n in lengths) for n in parts.numbers
+    }  # fmt: skip
     rest = list(parts.numbers)
     vectors = tree[1:] if isinstance(tree, tuple) and tree[0] == "vec-append" else (tree,)
     single = sum(
@@ -98,8 +101,11 @@ def _numbers(
     return drawn, given
 
 
-def _number(world: World, extent: bool) -> int:
-    return world.number((2, 1, 3, 4), least=1) if extent else world.number((1, 2, 1, 0, 3))
+def _number(world: World, extent: bool, length: bool) -> int:
+    """An integer: an extent, the number of axes in a group, or any."""
+    if extent:
+        return world.number((2, 1, 3, 4), least=1)
+    return world.number((1, 2, 1, 0, 3) if length else (1, 2, 1, 0, 3, -1))
 
 
 class _Axes:

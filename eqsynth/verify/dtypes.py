@@ -94,7 +94,7 @@ def modes(form: Form, known: Mapping[str, Any], model: Any) -> frozenset[str]:
         if sides is not None:
             found.add(MIXED if _has_no_value(sides) else _mode_of(sides))
     views = all(OPERATORS[h].kind == "view" and h not in ("Cast", "Concat")
-                for h in form.heads if h in OPERATORS)  # fmt: skip
+                for h in form.heads if h in OPERATORS) and not form.computing  # fmt: skip
     if not found:
         raise Left("dtypes for which it matches: none were found")
     return frozenset(("views",)) if views else frozenset(found)
@@ -188,7 +188,7 @@ def _typed(form: Form, bound: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
     """
 
     def build(head: str, args: list[Any]) -> Any:
-        return decode_tensor(head, args, {})
+        return decode_tensor(head, args, form.rows)
 
     assert form.rule.equality is not None
     bound = dict(bound)

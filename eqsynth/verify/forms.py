@@ -14,13 +14,15 @@ from itertools import chain, combinations, permutations, product
 from math import prod
 from typing import Any, Final
 
+from eqsynth.egraph.defined import operators_of
 from eqsynth.ir.operators import OPERATORS
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.sorts import infer_sorts
 from eqsynth.rules.tree import VEC_BUILDERS, Tree, Var, is_call, render
+from eqsynth.verify.comprehensions import along_an_axis, case_of, computes, kinds_of
 from eqsynth.verify.facts import COMPARISONS
 from eqsynth.verify.operators import KINDS, SPECTATORS
-from eqsynth.verify.ranks import Ranks
+from eqsynth.verify.ranks import Ranks, is_rank
 from eqsynth.verify.verdict import Left
 
 _PAIRS: Final = frozenset({"kernel", "stride", "padding", "dilation", "output_padding", "size"})
@@ -48,6 +50,9 @@ class Form:
         kinds: variable -> the attribute of an operator that it stands for (``axis``, ``stride``),
             or its sort where it is a tensor operand.
         heads: the constructors in the rule.
+        defined: those of ``heads`` that a rule file defines by a comprehension, with what they are.
+        rows: the rows of the operators of rule files, if there are any in the rule.
+        computing: those of ``defined`` whose elements are more than moved elements of operands.
         of_any_rank: those of ``heads`` whose tensors can have any rank.
         literal: the rank that the literal axes and shapes in the rule need (axis 1 needs rank 4).
         first: the number of axes, from the left, up to the last one that the rule names by its
@@ -72,6 +77,12 @@ class Form:
         self.sorts = {n: min(s) for n, s in infer_sorts(trees, rules.known).items()}
         self.kinds: dict[str, str] = {}
         self.heads: set[str] = set()
+        self.defined = {
+            name: own for name, own in rules.definitions.items()
+            if any(name in _heads(tree) for tree in trees) and case_of(own) is not None
+        }  # fmt: skip
+        self.rows = operators_of(rules.definitions) if self.defined else {}
+        self.computing = sorted(name for name, own in self.defined.items() if computes(own))
         self.of_any_rank: set[str] = set()
         # Variables whose number of axes the rule fixes: tables of embeddings, which have two axes,
         # and shapes whose length a fact gives. The rule names all axes of these.
@@ -98,7 +109,8 @@ class Form:
             OPERATORS[h].kind == "elementwise" and (OPERATORS[h].arity or 2) > 1
             for h in self.heads if h in OPERATORS
         )  # fmt: skip
-        self.meeting = len(Ranks(trees, self.sorts).meeting)
+        along = {n: kinds_of(own) for n, own in self.defined.items() if along_an_axis(own)}
+        self.meeting = len(Ranks(trees, self.sorts, along).meeting)
         self.rank = max(self.covering_rank(), self.literal)
         self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
         self.ranks: dict[str, int] = {}
@@ -136,7 +148,8 @@ class Form:
             self.reshapes |= tree[0] == "Reshape" and not self._adds_ones(*tree[1:])
             inputs = self.rules.known.signatures[tree[0]].inputs
             tensors = sum(sort in ("Tensor", "Tensors") for sort in inputs)
-            names = ("",) * tensors + KINDS.get(tree[0], ())
+            own = self.defined.get(tree[0])
+            names = ("",) * tensors + (kinds_of(own) if own else KINDS.get(tree[0], ()))
             for arg, sort, kind in zip(tree[1:], inputs, names, strict=False):
                 if isinstance(arg, Var):
                     known = self.kinds.setdefault(arg.name, kind or sort)
@@ -206,7 +219,11 @@ class Form:
         if self.rank > _MOST_RANK:
             self.rank = _MOST_RANK
             return "more axes than cases"
-        strange = sorted(h for h in self.of_any_rank if h in OPERATORS and h not in SPECTATORS)
+        strange = sorted(
+            head for head in self.of_any_rank
+            if (head in OPERATORS and head not in SPECTATORS)
+            or (head in self.defined and not along_an_axis(self.defined[head]))
+        )  # fmt: skip
         if strange:
             return f"{strange[0]} names all axes"
         if self.reshapes and (self._sets or self.broadcasts):
@@ -246,6 +263,8 @@ class Form:
         """Whether a fact holds just as well after adjacent axes that nothing names are merged."""
         if fact[0] == "=" and any(self._is_term(side) for side in fact[1:]):
             return True
+        if fact[0] == "=" and all(map(is_rank, fact[1:])):
+            return True  # Both lose an axis (``ranks.py``).
         if fact[0] in COMPARISONS:
             a, b = fact[1:]
             if fact[0] == "!=" and all(
@@ -274,6 +293,9 @@ class Form:
                 if self._is_fixed(vec[1]):
                     return isinstance(at, int)
                 return isinstance(at, Var) and self.kinds.get(at.name) == "axis"
+            axis = isinstance(at, Var) and self.kinds.get(at.name) == "axis"
+            if isinstance(vec, Var) and self.kinds.get(vec.name) == "shape" and axis:
+                return True
             pair = isinstance(vec, Var) and (
                 self.kinds.get(vec.name) in _PAIRS or self.sorts.get(vec.name) == "Tensors"
             )
@@ -333,3 +355,10 @@ class Form:
                 if found is not None:
                     return found
         raise Left("lists of any length")
+
+
+def _heads(tree: Tree) -> Iterator[str]:
+    if is_call(tree):
+        yield tree[0]
+        for part in tree[1:]:
+            yield from _heads(part)

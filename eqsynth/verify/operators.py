@@ -387,7 +387,7 @@ SPECTATORS: Final = frozenset({
       row.function in ("Add", "Sub", "Mul", "Neg", *FUNCTIONS)),
     "Slice", "Stride", "Shift", "Reverse", "Unfold", "Split", "Merge", "Concat", "LayerNorm",
     "Matmul", "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
-    "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
+    "Iota", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
 })  # fmt: skip
 """The operators that treat the axes which they don't name independently, and all in the same way.
 

@@ -15,6 +15,7 @@ are in two classes, so that more ranks are looked at than needed, and never fewe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from eqsynth.ir.operators import OPERATORS
@@ -38,8 +39,16 @@ class Ranks:
             class, and of all tensors of different classes in which one variable names axes.
     """
 
-    def __init__(self, trees: Sequence[Tree], sorts: Mapping[str, str]) -> None:
-        self._sorts = sorts
+    def __init__(
+        self, trees: Sequence[Tree], sorts: Mapping[str, str],
+        along: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            along: the operators of rule files that name one axis of their first operand and keep
+                the others, with the kinds of their attributes (``comprehensions.py``).
+        """
+        self._sorts, self._along = sorts, along
         self._parents: dict[str, str] = {}
         facts = [tree for tree in trees if tree[0] == "="]
         for _, one, two in facts:
@@ -47,13 +56,15 @@ class Ranks:
         broadcast: list[tuple[str, ...]] = []
         named: dict[str, set[str]] = {}
         for tree in trees:
-            for term in _terms(tree):
+            for term in self._terms(tree):
                 operands = self._operands(term)
                 if operands:
                     broadcast.append(operands)
                 where = self.of(term if term[0] in _SHAPES else _first(term))
-                for name in _naming(term):
+                for name in self._naming(term):
                     named.setdefault(name, set()).add(where)
+            for shape, name in _extents(tree):
+                named.setdefault(name, set()).add(self._of_shape(shape))
         groups = [*broadcast, *named.values()]
         classes = [{self._root(name) for name in group} - {_SCALAR} for group in groups]
         self.meeting = frozenset().union(*(group for group in classes if len(group) > 1))
@@ -65,7 +76,7 @@ class Ranks:
         head, *args = term
         row = OPERATORS.get(head)
         kept = row is not None and row.kind == "reduction" and args[-1] == 1
-        if args and (head in _KEEP_RANK or kept):
+        if args and (head in _KEEP_RANK or head in self._along or kept):
             return self.of(_first(term))
         if head in _SHAPES:
             return self._of_shape(args[1 if head in ("Expand", "Reshape") else 0])
@@ -99,8 +110,11 @@ class Ranks:
 
     def _equate(self, one: Tree, two: Tree) -> None:
         """Join the classes of two terms, or of the tensors of two shapes, that a fact equates."""
+        if is_rank(one) and is_rank(two):
+            self._join(self._of_shape(one[1]), self._of_shape(two[1]))
+            return
         for a, b in ((one, two), (two, one)):
-            if is_call(a) and a[0] == "vec-length" and isinstance(b, int):
+            if is_rank(a) and isinstance(b, int):
                 self._join(self._of_shape(a[1]), f"rank {b}")
                 return
         if self._is_shape(one) and self._is_shape(two):
@@ -116,7 +130,22 @@ class Ranks:
     def _is_tensor(self, tree: Tree) -> bool:
         if isinstance(tree, Var):
             return self._sorts.get(tree.name, "Tensor") == "Tensor"
-        return is_call(tree) and tree[0] in OPERATORS
+        return is_call(tree) and (tree[0] in OPERATORS or tree[0] in self._along)
+
+    def _terms(self, tree: Tree) -> Iterator[Tree]:
+        """The terms of operators in a tree."""
+        if is_call(tree):
+            if self._is_tensor(tree):
+                yield tree
+            for part in tree[1:]:
+                yield from self._terms(part)
+
+    def _naming(self, term: Tree) -> Iterator[str]:
+        """The variables and numbers by which an operator names axes."""
+        names = self._along.get(term[0]) or KINDS.get(term[0], ())
+        for kind, arg in zip(reversed(names), reversed(term[1:]), strict=False):
+            if kind in ("axis", "axes"):
+                yield from map(render, arg[1:] if is_call(arg) else (arg,))
 
     def _root(self, name: str) -> str:
         while name in self._parents:
@@ -131,24 +160,21 @@ class Ranks:
             self._parents[a] = b
 
 
-def _terms(tree: Tree) -> Iterator[Tree]:
-    """The terms of operators in a tree."""
+def is_rank(tree: Tree) -> bool:
+    """Whether an expression is the length of a shape: ``(vec-length (shape x))``."""
+    return is_call(tree) and tree[0] == "vec-length"
+
+
+def _extents(tree: Tree) -> Iterator[tuple[Tree, str]]:
+    """The shape and the axis, wherever an extent is taken: ``(vec-get (shape x) a)``."""
     if is_call(tree):
-        if tree[0] in OPERATORS:
-            yield tree
+        if tree[0] == "vec-get" and isinstance(tree[2], Var):
+            yield tree[1], tree[2].name
         for part in tree[1:]:
-            yield from _terms(part)
+            yield from _extents(part)
 
 
 def _first(term: Tree) -> Tree:
     """The first operand of an operator, or the first tensor of its list of operands."""
     operand = term[1]
     return operand[1] if is_call(operand) and operand[0] == "vec-of" else operand
-
-
-def _naming(term: Tree) -> Iterator[str]:
-    """The variables and numbers by which an operator names axes."""
-    names = KINDS.get(term[0], ())
-    for kind, arg in zip(reversed(names), reversed(term[1:]), strict=False):
-        if kind in ("axis", "axes"):
-            yield from map(render, arg[1:] if is_call(arg) else (arg,))

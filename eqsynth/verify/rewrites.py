@@ -45,7 +45,7 @@ are bools, by cases (``truths.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeAlias
@@ -56,6 +56,7 @@ from eqsynth.ir.operators import OPERATORS
 from eqsynth.rules import Rule, RuleSet
 from eqsynth.rules.tree import Tree, Var, is_call, render
 from eqsynth.verify.comparing import Comparison
+from eqsynth.verify.comprehensions import applied, rounds
 from eqsynth.verify.dtypes import MIXED, TRUTHS, TRUTHS_OF
 from eqsynth.verify.dtypes import modes as modes_of
 from eqsynth.verify.facts import COMPARISONS, comparison, integer
@@ -93,7 +94,7 @@ def verify_tensor_rule(rules: RuleSet, rule: Rule) -> str:
             # Z3 may choose extents that no tensor has. So it is asked for small ones first.
             small = case.ints.consistent([e <= _SMALL for e in case.extents()])
             modes = modes_of(form, case.bound, small.model or possible.model)
-            if rule.numerics.kind == "bitwise" and not modes <= _EXACT and _sums_anew(rule):
+            if rule.numerics.kind == "bitwise" and not modes <= _EXACT and _sums_anew(form):
                 raise Left("its sums come out the same to the last bit")
         case.show(modes, rule.numerics.kind == "bitwise")
         shown += 1
@@ -113,28 +114,33 @@ _EXACT: Final = frozenset({"integers", "bools", TRUTHS, *TRUTHS_OF.values()})
 _SAME_BITS: Final = frozenset({"ReduceMax", "ReduceMin", "MaxPool2d", "Softmax", "LayerNorm"})
 
 
-def _sums_anew(rule: Rule) -> bool:
+def _sums_anew(form: Form) -> bool:
     """Whether the right side has a sum that the left side hasn't: ``slice(a) @ b -> slice(a @ b)``.
 
     Both sums have the same products, but the order in which a library adds them depends on all
     extents of the operands. So the last bits may differ.
     """
+    rule, rounding = form.rule, {name for name, own in form.defined.items() if rounds(own)}
     assert rule.equality is not None
+
+    def summed(trees: Iterable[Tree]) -> set[Tree]:
+        return {term for tree in trees for term in _summed(tree, rounding)}
+
     left, right = rule.equality
-    there = {*_summed(left), *(term for fact in rule.body for term in _summed(fact))}
-    made = {*_summed(right), *(term for _, tree in rule.written for term in _summed(tree))}
-    return not made <= there
+    made = summed((right, *(tree for _, tree in rule.written)))
+    return not made <= summed((left, *rule.body))
 
 
-def _summed(tree: Tree) -> Iterator[Tree]:
+def _summed(tree: Tree, rounding: Set[str]) -> Iterator[Tree]:
     """The subterms whose operator is a contraction or a reduction that rounds."""
     if not is_call(tree):
         return
     row = OPERATORS.get(tree[0])
-    if row and row.kind in ("contraction", "reduction") and row.name not in _SAME_BITS:
+    reduces = row is not None and row.kind in ("contraction", "reduction")
+    if (reduces and tree[0] not in _SAME_BITS) or tree[0] in rounding:
         yield tree
     for part in tree[1:]:
-        yield from _summed(part)
+        yield from _summed(part, rounding)
 
 
 @dataclass
@@ -246,31 +252,37 @@ class _Case:
                 raise IllTyped
             self.ints.suppose(number(a) == b)
 
-    def of(self, tree: Tree) -> Any:
+    def of(self, tree: Tree, bound: Mapping[str, Any] | None = None) -> Any:
         """The value of an expression.
+
+        Args:
+            bound: the values of its variables, if it isn't an expression of the rule itself.
 
         Raises:
             KeyError: a variable in it isn't known yet.
             Left: an operation in it isn't known here.
         """
+        def of(tree: Tree) -> Any:
+            return self.of(tree, bound)
+
         if isinstance(tree, Var):
-            return self.bound[tree.name]
+            return (self.bound if bound is None else bound)[tree.name]
         if not is_call(tree):
             return tree
         head, *args = tree
         if head in ("+", "-", "*", "/", "%", "min", "max", "abs"):
-            if all(_is_integer(self.of(arg)) for arg in args):
-                return integer(tree, self.ints, self.of)
+            if all(_is_integer(of(arg)) for arg in args):
+                return integer(tree, self.ints, of)
             if head == "/" and args[0] == 1.0 and is_call(args[1]) and args[1][0] == "to-f64":
-                count = self.of(args[1][1])
+                count = of(args[1][1])
                 if self.ints.holds(number(count) >= 1):
                     return reciprocal(count)
             return Unsaid(render(tree))
-        if head == "to-f64" and _is_integer(self.of(args[0])):
-            return as_value(self.of(args[0]))
+        if head == "to-f64" and _is_integer(of(args[0])):
+            return as_value(of(args[0]))
         if head == "dtype":
             return Unsaid(render(tree))
-        parts = [self.of(arg) for arg in args]
+        parts = [of(arg) for arg in args]
         match head:
             case "shape" if isinstance(parts[0], Symbolic):
                 return parts[0].extents
@@ -286,8 +298,15 @@ class _Case:
                 if not 0 <= parts[1] < len(parts[0]):
                     raise IllTyped
                 return parts[0][parts[1]]
+            case "vec-set" if isinstance(parts[1], int):
+                if not 0 <= parts[1] < len(parts[0]):
+                    raise IllTyped
+                return (*parts[0][: parts[1]], parts[2], *parts[0][parts[1] + 1 :])
         if self.form.rules.known.is_constructor(head):
             plain = [part.name if isinstance(part, Unsaid) else part for part in parts]
+            if head in self.form.defined:
+                definition = self.form.defined[head]
+                return applied(definition, plain, self.of, self.ints, self._require)
             return self.operators.apply(head, plain)
         raise Left(f"the expression {render(tree)}")
 
@@ -333,6 +352,8 @@ class _Case:
             modes -= {TRUTHS}
         if Comparison(self.ints).same(a, b):
             return
+        if self.form.computing and not modes <= {"floats"}:
+            raise Left(f"what {self.form.computing[0]} computes of numbers that aren't floats")
         for mode in sorted(modes):
             said, ways = self._ways(mode, bitwise, a, b)
             if not _any(ways):

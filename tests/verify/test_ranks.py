@@ -134,8 +134,9 @@ def test_two_axes_are_two_where_all_tensors_have_one_rank(tmp_path: Path) -> Non
 def test_shapes_that_a_rule_writes_out_have_ranks(tmp_path: Path) -> None:
     text = '(rewrite (Expand (Iota (vec-of n) 0 "int64") {}) (Iota {} 1 "int64")'
     assert own_form(tmp_path, text.replace("{}", "(vec-of m n)")).limited == ""
+    # Axis 1 is the last one of two, and not of three.
     some = text.replace("(Iota {}", "(Iota s").replace("{}", "s")
-    assert own_form(tmp_path, some).limited
+    assert verdict(tmp_path, some).outcome == "not proved"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ OF_IMAGES: Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[object, ...]]] 
     "MaxPool2d": (((5, 2, 3, 3),), ((2, 2), (1, 1), (1, 0), (1, 1))),
     "AvgPool2d": (((5, 2, 3, 3),), ((2, 2), (1, 1), (1, 0), (1, 1))),
 }
-ELEMENTWISE = sorted(SPECTATORS - {*OF_ROWS, *OF_IMAGES, "Reshape", "Full"})
+ELEMENTWISE = sorted(SPECTATORS - {*OF_ROWS, *OF_IMAGES, "Reshape", "Full", "Iota"})
 
 
 @pytest.mark.parametrize("name", [*OF_ROWS, *OF_IMAGES, *ELEMENTWISE])
