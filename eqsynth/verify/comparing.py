@@ -30,7 +30,7 @@ import z3
 from eqsynth.ir.functions import COMMUTATIVE, FUNCTIONS
 from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.polynomials import Term, terms
-from eqsynth.verify.relating import narrowed, pinned, replaced
+from eqsynth.verify.relating import narrowed, pinned, replaced, thinned
 from eqsynth.verify.symbolic import as_value
 from eqsynth.verify.values import (
     Call,
@@ -326,6 +326,8 @@ class Comparison:
         if related:
             a = narrowed(b, a, self.ints, given)
             b = narrowed(a, b, self.ints, given)
+            a = thinned(b, a, self.ints, given)
+            b = thinned(a, b, self.ints, given)
         for one, two, ranges in self._aligned(a.iterators, b.iterators, given):
             where, there = (
                 renamed(z3.And(*term.conditions, True), names)

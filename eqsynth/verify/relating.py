@@ -2,10 +2,13 @@
 
     sum_{k<n} [k == e] f(k)              =  [0 <= e < n] f(e)                        ``pinned``
     sum_{k<n} [low <= k < low + m] f(k)  =  sum_{j<m} [0 <= low + j < n] f(low + j)  ``narrowed``
+    sum_{k<n} [s divides k - low] f(k)   =  sum_{j<m} [0 <= low + s*j < n] f(low + s*j)  ``thinned``
 
 Each is a bijection between the points at which the conditions of both sides hold: ``pinned`` of a
-single point, ``narrowed`` by a shift. Candidates for ``e`` and ``low`` are the values of k at which
-a condition turns from true to false. Z3 then has to show that the conditions hold at no other k.
+single point, ``narrowed`` by a shift, ``thinned`` by a shift and a step s, where the conditions
+keep ``(k - low) // s`` below m. Candidates for ``e`` and ``low`` are the values of k at which a
+condition turns from true to false; for steps, the divisors of ``k - low`` in the conditions. Z3
+then has to show that the conditions hold at no other k.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import z3
 
 from eqsynth.verify.integers import Integers, number
 from eqsynth.verify.polynomials import Term
-from eqsynth.verify.values import bounds, renamed, substituted
+from eqsynth.verify.values import Names, bounds, renamed, substituted
 
 # The most candidates for the value of an iterator.
 _MOST_PLACES = 8
@@ -49,6 +52,43 @@ def narrowed(a: Term, b: Term, ints: Integers, given: Sequence[Any]) -> Term:
     return b
 
 
+def thinned(a: Term, b: Term, ints: Integers, given: Sequence[Any]) -> Term:
+    """Replace iterators of ``b`` by iterators of extents that ``a`` has, if the conditions of ``b``
+    allow only multiples of a step."""
+    for wanted in [e for _, e in a.iterators if not _has(b, e, ints, given)]:
+        for k, extent in [(k, e) for k, e in b.iterators if not _has(a, e, ints, given)]:
+            for moved, step in _steps(b, k):
+                quotient, rest = moved / step, moved % step
+                kept = z3.And(rest == 0, quotient >= 0, quotient < wanted)
+                if ints.holds(step >= 1, given) and _follows(b, kept, ints, given):
+                    j = z3.FreshInt("k")
+                    place = z3.simplify(k - moved) + step * j
+                    # The quotient is j by name, so that Z3 needn't find it again.
+                    names = [(quotient, j), (rest, z3.IntVal(0)), (k, place)]
+                    inside = tuple(renamed(bound, names) for bound in (k >= 0, k < extent))
+                    return thinned(a, _renamed(b, k, names, (j, wanted), inside), ints, given)
+    return b
+
+
+def _steps(term: Term, k: Any) -> list[tuple[Any, Any]]:
+    """The pairs (k - low, s) of which a condition takes the rest ``(k - low) % s``."""
+    found: dict[str, tuple[Any, Any]] = {}
+    waiting = list(term.conditions)
+    while waiting and len(found) < _MOST_PLACES:
+        part = waiting.pop(0)
+        waiting += part.children()
+        if z3.is_mod(part):
+            moved, step = part.children()
+            away = z3.simplify(moved - k)
+            if not _contains(away, k) and not _contains(step, k):
+                found.setdefault(part.sexpr(), (moved, step))
+    return list(found.values())
+
+
+def _contains(x: Any, k: Any) -> bool:
+    return bool(x.eq(k)) or any(_contains(part, k) for part in x.children())
+
+
 def _has(term: Term, extent: Any, ints: Integers, given: Sequence[Any]) -> bool:
     return any(ints.holds(number(e) == extent, given) for _, e in term.iterators)
 
@@ -60,7 +100,11 @@ def _follows(term: Term, goal: Any, ints: Integers, given: Sequence[Any]) -> boo
 def replaced(term: Term, k: Any, place: Any, by: Any, inside: tuple[Any, ...]) -> Term:
     """A term with an iterator ``k`` replaced by ``place``, and by the iterator in it, ``by``, if
     there is one. ``inside`` are conditions that it gets."""
-    names = [(k, place)]
+    return _renamed(term, k, [(k, place)], by, inside)
+
+
+def _renamed(term: Term, k: Any, names: Names, by: Any, inside: tuple[Any, ...]) -> Term:
+    """A term in which ``names`` are substituted; the iterator ``by`` takes the place of k."""
     iterators = [(i, renamed(e, names)) for i, e in term.iterators if not i.eq(k)]
     return Term(
         term.factor,
