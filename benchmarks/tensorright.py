@@ -60,8 +60,8 @@ NARROWER: Final[dict[str, str]] = {
         "slice-13", "reverse-01", "dyupslice-01", "dyupslice-02", "dyupslice-03", "dyupslice-04",
     )},
     "reverse-03": "one axis of each of the three sets",
-    "dyslice-04": f"{_THREE}; {_AXIS}",
-    **{name: _THREE for name in ("relabel-01", "relabel-02", "broadcast-03", "reduce-04")},
+    **{name: _THREE for name in ("relabel-01", "relabel-02")},
+    "reduce-04": _AXIS,
     "max-01": "of floats, an integer is never infinite",
     "max-02": "of floats, an integer is never infinite",
     "divmod-00": "of floats, the quotient of integers is a float",
@@ -88,7 +88,7 @@ _SLICES, _PADDED, _PADDING = "slice-passes-slice", "slice-passes-pad", "pad-pass
 EACH_AXIS: Final[dict[str, tuple[str, ...]]] = {
     **{name: () for name in (
         "slice-01", "slice-02", "slice-09", "broadcast-05", "broadcast-06", "pad-01", "pad-02",
-        "pad-03", "dyslice-02",
+        "pad-03", "dyslice-02", "dyslice-04",
     )},
     "slice-03": ("slice-09",), "dyslice-03": ("slice-09",),
     **{name: (_SLICES,) for name in ("slice-07", "dyslice-05")},

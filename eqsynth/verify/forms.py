@@ -8,7 +8,7 @@ all ranks (``rewrites.py`` argues why), and enumerates the choices of ranks and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import chain, combinations, permutations, product
 from math import prod
@@ -21,6 +21,7 @@ from eqsynth.rules.sorts import infer_sorts
 from eqsynth.rules.tree import VEC_BUILDERS, Tree, Var, is_call, render
 from eqsynth.verify.comprehensions import along_an_axis, case_of, computes, kinds_of
 from eqsynth.verify.facts import COMPARISONS
+from eqsynth.verify.frames import Frames
 from eqsynth.verify.operators import KINDS, SPECTATORS
 from eqsynth.verify.ranks import Ranks, is_rank
 from eqsynth.verify.verdict import Left
@@ -61,6 +62,8 @@ class Form:
         leaves: the variables that stand for any tensor.
         broadcasts: whether operands are broadcast together.
         reshapes: whether a reshape does more than append axes of extent 1.
+        frames: which axes a permutation connects (``frames.py``); None if the argument about ranks
+            isn't about permutations.
         bools: the variables that a fact says are tensors of bools.
         rank: the largest rank to prove.
         ranks: tensor or shape -> its rank, where a fact fixes it.
@@ -111,6 +114,10 @@ class Form:
         )  # fmt: skip
         along = {n: kinds_of(own) for n, own in self.defined.items() if along_an_axis(own)}
         self.meeting = len(Ranks(trees, self.sorts, along).meeting)
+        self.frames: Frames | None = None
+        if "Permute" in self.of_any_rank and not (self.meeting or self.first or self._sets):
+            frames = Frames(self.facts, rule.equality, self.sorts, along)
+            self.frames = frames if frames.consistent else None
         self.rank = max(self.covering_rank(), self.literal)
         self.windows = bool(self.heads & {"Conv2d", "MaxPool2d", "AvgPool2d"})
         self.ranks: dict[str, int] = {}
@@ -125,12 +132,19 @@ class Form:
         """The rank up to which proofs cover all ranks (``rewrites.py`` argues why)."""
         marks = sum(kind == "axis" or (kind == "axes" and self.sorts[n] == "i64")
                     for n, kind in self.kinds.items())  # fmt: skip
+        if self.frames is not None:
+            return max(2, len(self.frames.named) - len(self.frames.followed) + 1)
         last = 2 if "Matmul" in self.heads else 0
         if not (marks or self._sets or self.first):
             return 3 if last else 2
         starts = max(self.meeting, 1)
         groups = (marks + starts) << self._sets
         return self.first * starts + groups + marks + ("Merge" in self.heads) + last
+
+    @property
+    def followed(self) -> Set[str]:
+        """The variables that name an axis behind a permutation, which a fact determines."""
+        return self.frames.followed if self.frames is not None else frozenset()
 
     def _is_term(self, tree: Tree) -> bool:
         return is_call(tree) and self.rules.known.is_constructor(tree[0])
@@ -221,7 +235,8 @@ class Form:
             return "more axes than cases"
         strange = sorted(
             head for head in self.of_any_rank
-            if (head in OPERATORS and head not in SPECTATORS)
+            if (head in OPERATORS and head not in SPECTATORS
+                and not (head == "Permute" and self.frames is not None))
             or (head in self.defined and not along_an_axis(self.defined[head]))
         )  # fmt: skip
         if strange:
@@ -262,6 +277,10 @@ class Form:
     def _invariant(self, fact: Tree) -> bool:
         """Whether a fact holds just as well after adjacent axes that nothing names are merged."""
         if fact[0] == "=" and any(self._is_term(side) for side in fact[1:]):
+            return True
+        if self.frames is not None and fact[0] == "=" and any(
+            isinstance(side, Var) and side.name in self.frames.followed for side in fact[1:]
+        ):
             return True
         if fact[0] == "=" and all(map(is_rank, fact[1:])):
             return True  # Both lose an axis (``ranks.py``).
@@ -321,6 +340,8 @@ class Form:
         most = max(ranks)
         for name, kind in self.kinds.items():
             sort = self.sorts.get(name)
+            if name in self.followed:
+                continue
             if sort == "i64" and kind in ("axis", "axes"):
                 options[name] = list(range(most + (kind == "axes")))
             elif kind in ("keepdim", "align_corners"):

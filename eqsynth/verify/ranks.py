@@ -53,6 +53,10 @@ class Ranks:
         facts = [tree for tree in trees if tree[0] == "="]
         for _, one, two in facts:
             self._equate(one, two)
+        for term in (term for tree in trees for term in self._terms(tree)):
+            if term[0] == "Permute":
+                # A permutation has an entry for each axis.
+                self._join(self._of_shape(term[2]), self.of(term[1]))
         broadcast: list[tuple[str, ...]] = []
         named: dict[str, set[str]] = {}
         for tree in trees:

@@ -27,6 +27,11 @@ to be well-typed, to have the same shape, and the same element at each index, in
   whose extent is the product. So each gap needs one axis for each combination of m sets: 2^m. Two
   reversed axes are merged into a reversed one: ``(n - 1 - i) * m + (m - 1 - j)`` is the place
   ``n * m - 1 - (i * m + j)``.
+- *Permutations* connect the axes of two frames (``frames.py``), if all tensors have one rank and
+  each is always seen in one frame. An axis of the result that nothing names, in neither frame, has
+  extent 1 after slicing, as the axis that is connected with it, and both can be left out: so named
+  axes and one more suffice. An axis that is named in the result and behind the permutation, by
+  ``b = order[a]``, is one.
 - *Reshapes* keep the order of all elements. Adjacent axes that nothing names can be merged, if no
   operand is broadcast along one of them and not along the other. So a reshape beside broadcasts or
   sums is proved only at ranks that facts fix, unless it only appends axes of extent 1.
@@ -176,7 +181,7 @@ class _Case:
                 self.bound[name] = tuple(self.ints.fresh(name) for _ in range(chosen))
             elif name in self.choice:
                 self.bound[name] = chosen
-            elif kind and sort == "i64":
+            elif kind and sort == "i64" and name not in self.form.followed:
                 self.bound[name] = self.ints.fresh(name)
             elif kind and sort in ("f64", "String") and name not in computed:
                 self.bound[name] = Unsaid(name)

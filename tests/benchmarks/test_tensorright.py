@@ -142,6 +142,10 @@ SIDES: dict[str, tuple[Tensor, Tensor]] = {
         sliced(expanded(ROWS, 5, 6, 7), (0, 1, 4, 1), (1, 2, 6, 1), (2, 0, 6, 1)),
         expanded(sliced(ROWS, (0, 1, 4, 1), (2, 0, 6, 1)), 3, 4, 6),
     ),
+    "dyslice-04": (
+        sliced(Op("Permute", (X,), ((2, 0, 1),)), (0, 1, 6, 1), (1, 2, 5, 1)),
+        Op("Permute", (sliced(X, (2, 1, 6, 1), (0, 2, 5, 1)),), ((2, 0, 1),)),
+    ),
     "dyslice-05": (sliced(TWICE, (0, 1, 3, 1), (1, 0, 2, 1)),
                    sliced(X, (0, 2, 4, 1), (1, 2, 4, 1))),
 }  # fmt: skip

@@ -277,7 +277,7 @@ def test_a_sum_that_stays_is_the_same_to_the_last_bit(verified) -> None:  # type
 
 
 def test_ranks_beyond_those_looked_at_are_told(verified) -> None:  # type: ignore[no-untyped-def]
-    rule = "(rewrite (Relu (Permute x o)) (Permute (Relu x) o)"
+    rule = "(rewrite (Relu (Permute (Permute x o) p)) (Permute (Permute (Relu x) o) p)"
     verdict = verified(rule, "bitwise", samples=False)
     assert verdict.outcome == "not proved" and "Permute names all axes" in verdict.why
 
