@@ -66,6 +66,8 @@ def test_a_comprehension_means_its_operator(term: Op, text: str, numbers: tuple[
         "(a) [i] = a[i",
         "(a) [i] = a[j]",
         "(a) [i] = a[i*i]",
+        "(a) [i] = a[i // 0]",
+        "(a) [i] = a[i % -2]",
         "(a) [i] = cumsum(a[i])",
         "(a) [i] = b[i]",
         "(a) [i] = sum(k) a[i + k]",

@@ -371,3 +371,19 @@ def test_what_seldom_matches_is_never_called_exact() -> None:
     assert Checked(rule, EXACT, EXACT, 0.0).method == "exact"
     assert Checked(rule, EXACT - 1, EXACT - 1, 0.0).method == "tested"
     assert Checked(rule, EXACT, EXACT - 1, 0.0).method == "tested"
+
+
+def test_the_numbers_of_a_comprehension_may_be_negative(tmp_path: Path) -> None:
+    """A definition whose number is a divisor too: samples for which it has no value are left out."""
+    path = tmp_path / "own.egg"
+    path.write_text(
+        HEAD.format(numerics="bitwise") + """
+(define (Moved x (a i64) (b i64) (s i64)) "(x; a, b, s) [*n:a, i, *m] = x[*n, (i - b) // s, *m]"
+  :when ((> s 0)) :numbers (vec-of a b s) :shape (shape x))
+;; moved by less than nothing
+(rewrite (Moved (Relu x) a b s) (Relu (Moved x a b s)) :when ((< b 0))
+         :ruleset simplify :name "own")
+""", encoding="utf-8")  # fmt: skip
+    rules = load_rules([*DEFAULT_FILES, path])
+    checked = check_rule(rules, rules["own"], samples=20)
+    assert checked.error is None and checked.accepted >= 20
