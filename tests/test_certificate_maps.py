@@ -96,6 +96,9 @@ def pairs() -> dict[str, Pair]:
                         product_of(reads_of(x, i, k), reads_of(y, j, k))),
         "reversed": Pair(both, product_of(reads_of(x, i, last), reads_of(y, last, j)),
                          product_of(reads_of(x, i, last), reads_of(y, k, j))),
+        "reversed operands": Pair(
+            op("Matmul", op("Reverse", x, attrs=((1,),)), op("Reverse", y, attrs=((0,),))),
+            op("Matmul", x, y), op("Matmul", x, op("Reverse", y, attrs=((1,),)))),
         "narrowed": Pair(shifted(-3, 83), shifted(0, 80), shifted(0, 79)),
         "begins later": Pair(shifted(-3, 83), shifted(0, 80), shifted(1, 79)),
         "fill of a maximum": Pair(

@@ -374,14 +374,15 @@ def test_what_seldom_matches_is_never_called_exact() -> None:
 
 
 def test_the_numbers_of_a_comprehension_may_be_negative(tmp_path: Path) -> None:
-    """A definition whose number is a divisor too: samples for which it has no value are left out."""
+    """A number that is a divisor may be drawn as 0: the definition has no value then."""
     path = tmp_path / "own.egg"
     path.write_text(
         HEAD.format(numerics="bitwise") + """
-(define (Moved x (a i64) (b i64) (s i64)) "(x; a, b, s) [*n:a, i, *m] = x[*n, (i - b) // s, *m]"
-  :when ((> s 0)) :numbers (vec-of a b s) :shape (shape x))
-;; moved by less than nothing
-(rewrite (Moved (Relu x) a b s) (Relu (Moved x a b s)) :when ((< b 0))
+(define (Moved x (a i64) (b i64) (c i64) (s i64))
+  "(x; a, b, c, s) [*n:a, i, *m] = x[*n, (i - b - c) // s, *m]"
+  :when ((> s 0)) :numbers (vec-of a b c s) :shape (shape x))
+;; moved twice by less than nothing
+(rewrite (Moved (Relu x) a b c s) (Relu (Moved x a b c s)) :when ((< b 0) (< c 0))
          :ruleset simplify :name "own")
 """, encoding="utf-8")  # fmt: skip
     rules = load_rules([*DEFAULT_FILES, path])

@@ -48,6 +48,19 @@ FILE = '''\
 (define (WindowMax x (k i64) (s i64)) "(x; k, s) [*n, i] = max(k) x[*n, s*i + k else -inf]"
   :when ((= n (shape x)) (= a (- (vec-length n) 1)) (> s 0) (> k 0) (>= (vec-get n a) k))
   :shape (vec-set n a (+ 1 (/ (- (vec-get n a) k) s))))
+(define (Moved x (a i64) (l i64) (h i64)) "(x; a, l) [*n:a, i, *m] = x[*n, i - l, *m]"
+  :when ((= s (shape x))) :numbers (vec-of a l)
+  :shape (vec-set s a (+ (+ l h) (vec-get s a))))
+(define (ThirdsOf x (a i64))
+  "(x, first, zero; a) [*n:a, i, *m] = where(first[i % 3], x[*n, i, *m], zero[])"
+  :when ((= d (dtype x)))
+  :tensors (vec-of x (Full (vec-of 1) 1.0 "bool") (Full (vec-empty) 0.0 d))
+  :numbers (vec-of a) :shape (shape x))
+(define (TwoThirdsOf x (a i64))
+  "(x, two, zero; a) [*n:a, i, *m] = where(two[i % 3], x[*n, i, *m], zero[])"
+  :when ((= d (dtype x)))
+  :tensors (vec-of x (Full (vec-of 2) 1.0 "bool") (Full (vec-empty) 0.0 d))
+  :numbers (vec-of a) :shape (shape x))
 (define (Twice x y) "(x, y) [m, p] = sum(n, l) x[n, m, l] * y[n, l, p]")
 (define (Scaled x y) "(x, y) [*n, i] = 2 * relu(x[*n, i]) - y[i]")
 '''
@@ -87,6 +100,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], tuple[Any, ...]]] = [
     ("Spread", [(3,)], (0, 1, 2, 0, 7.0)), ("Spread", [(2, 3)], (1, 2, 0, 2, -1.0)),
     ("Spread", [(3, 2)], (0, -2, 1, 1, 4.0)), ("Spread", [(5,)], (0, -1, -3, 0, 4.0)),
     ("Spread", [(0, 2)], (0, 1, 1, 3, 2.0)), ("Spread", [(1,)], (0, -1, 3, 5, 2.0)),
+    ("Moved", [(2, 5)], (1, -2, 1)), ("ThirdsOf", [(2, 7)], (1,)), ("TwoThirdsOf", [(8, 2)], (0,)),
     ("WindowMax", [(2, 7)], (3, 2)), ("WindowMax", [(4,)], (1, 3)),
     ("Twice", [(2, 3, 4), (2, 4, 5)], ()), ("Scaled", [(2, 2, 3), (3,)], ()),
 ]  # fmt: skip
@@ -159,11 +173,15 @@ PROVED = [
     "(rewrite (Spread (Backward x a) a l h 0 v) (Backward (Spread x a h l 0 v) a)",
     "(rewrite (Spread (Spread x a l h 0 v) a m g 0 v) (Spread x a (+ l m) (+ h g) 0 v)"
     " :when ((>= l 0) (>= h 0))",
+    "(rewrite (Slice (Moved x a n 0) a 0 n 1) (Moved (Moved x a 0 (- 0 n)) a 0 n)"
+    " :when ((= n (vec-get (shape x) a)))",
     # The places of the padding add nothing: only every k-th place, or those in the middle, count.
     "(rewrite (ReduceSum (Spread x a 0 0 k 0.0) (vec-of a) 1) (ReduceSum x (vec-of a) 1)"
     f" {OF_FLOATS})",
     "(rewrite (ReduceSum (Spread x a l h 2 0.0) (vec-of a) 0) (ReduceSum x (vec-of a) 0)"
     f" {OF_FLOATS} (>= l 0) (>= h 0))",
+    "(rewrite (ReduceSum (ThirdsOf x a) (vec-of a) 1) (ReduceSum (Slice x a 0 n 3) (vec-of a) 1)"
+    f" {OF_FLOATS} (= n (vec-get (shape x) a)))",
     "(rewrite (WindowMax (Relu x) k s) (Relu (WindowMax x k s))"
     ' :when ((= 2 (vec-length (shape x))) (= (dtype x) "float32"))',
 ]
@@ -201,6 +219,11 @@ def test_what_follows_from_a_comprehension_is_proved(verified, rule: str) -> Non
         f"(rewrite (ReduceSum (Mul (Spread x a 0 0 1 0.0) y) (vec-of a) 1) (ReduceSum (Mul x (Slice"
         f" y a 0 n 1)) (vec-of a) 1) {OF_FLOATS} (= (dtype y) \"float32\") (= 1 (vec-length "
         "(shape x))) (= 1 (vec-length (shape y))) (= n (vec-get (shape x) a)))",
+        f"(rewrite (ReduceSum (TwoThirdsOf x a) (vec-of a) 1) (ReduceSum (Slice x a 0 n 3) "
+        f"(vec-of a) 1) {OF_FLOATS} (= n (vec-get (shape x) a)))",
+        # The inner term of the right side has the extent 5 - n, which may be negative.
+        "(rewrite (Slice (Moved x a n 0) a 0 n 1) (Moved (Moved x a 5 (- 0 (* 2 n))) a 0"
+        " (- (* 2 n) 5)) :when ((= n (vec-get (shape x) a)))",
         # A number that is 2 in integers and 2.5 in floats.
         '(rewrite (Spread (Full s 2.0 d) a l h 0 2.5) (Full t 2.0 d) :when ((= e (Spread (Full s '
         '2.0 d) a l h 0 2.5)) (= t (shape e)))',
@@ -226,6 +249,13 @@ def test_a_sum_in_another_order_is_rounded_in_another_way(verified) -> None:  # 
     assert verified(rule, "real").outcome == "proved"
     verdict = verified(rule, "bitwise")
     assert (verdict.outcome, "last bit" in verdict.why) == ("not proved", True)
+    # The same products, in a tensor of other extents.
+    rule = (
+        "(rewrite (Twice (Slice x 1 f g 1) y) (Slice (Twice x y) 0 f g 1) :when ((= 3 (vec-length "
+        '(shape x))) (= 3 (vec-length (shape y))) (= (dtype x) "float32") (= (dtype y) "float32"))'
+    )
+    assert verified(rule, "real").outcome == "proved"
+    assert verified(rule, "bitwise").outcome == "not proved"
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,20 @@ def test_what_depends_on_the_permutation_is_not_proved(read, rule: str) -> None:
     assert verify_rule(rules, own, samples=False).outcome == "not proved"
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "(rewrite (Add (Permute x o) x) (Add x (Permute x o))",
+        "(rewrite (Permute (Full s v d) o) (Full s v d)",
+        "(rewrite (Relu (Permute (Permute x o) p)) (Permute (Permute (Relu x) o) p)",
+        "(rewrite (Slice (Permute x o) 0 f g 1) (Permute (Slice x 0 f g 1) o)",
+        "(rewrite (ReduceMax (Permute x o) r 1) (Permute (ReduceMax x r 1) o)",
+    ],
+)
+def test_a_tensor_in_two_frames_is_none_for_the_argument(read, rule: str) -> None:  # type: ignore[no-untyped-def]
+    assert Form(*read(rule)).frames is None
+
+
 def test_permutations_of_three_axes_are_not_their_own_inverses() -> None:
     x = Input("x", TensorType((2, 3, 4), "float32"))
     data = {"x": np.arange(24.0).reshape(2, 3, 4)}
