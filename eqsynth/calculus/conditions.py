@@ -11,26 +11,22 @@ from typing import Final
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
 from eqsynth.ir.normal import remembered
-from eqsynth.ir.scalar import Num, Read, Scalar, composites, dtype_of, factors_of, leaves
+from eqsynth.ir.scalar import Num, Prod, Read, Scalar, composites, dtype_of, factors_of, leaves
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 
 
 @remembered(maxsize=1 << 15)
 def is_product(scope: Scope) -> bool:
-    """True for ``L sum . read * read * … * number`` with at least one read.
+    """True for ``L sum . read * read * … * number``.
 
     All numbers and fills are finite, so that a factor of zero makes the product zero; a body that
     is one read alone may have any fill. No reduction extent is 0.
     """
-    factors = factors_of(scope.body)
-    return (
-        scope.reducer == "sum"
-        and 0 not in scope.reduction
-        and all(isinstance(f, Read | Num) for f in factors)
-        and any(isinstance(f, Read) for f in factors)
-        and (len(factors) == 1 or all(map(is_finite, factors)))
-    )
+    body = scope.body
+    product = isinstance(body, Prod) and all(map(is_finite, body.factors))
+    summed = scope.reducer == "sum" and 0 not in scope.reduction
+    return summed and (product or isinstance(body, Read))
 
 
 def is_finite(factor: Scalar) -> bool:
@@ -93,14 +89,12 @@ def _leaves(index: Index, axis: int, extent: int, size: int, sides: tuple[bool, 
 
     ``x // d`` is outside [0, size) where x is outside [0, d*size), ``size - 1 - x`` where x is.
     """
-    while len(index.terms) == 1 and isinstance(index.terms[0][0], FloorDiv):
-        (atom, c), *_ = index.terms
-        if c != 1 or index.const or not isinstance(atom, FloorDiv):
-            break
-        index, size = atom.value, size * atom.divisor
-    a = index.coefficient(axis)
-    if a == 0 or not index.is_affine or extent == 1:
+    match index:
+        case Index(const=0, terms=((FloorDiv(value=value, divisor=divisor), 1),)):
+            return _leaves(value, axis, extent, size * divisor, sides)
+    if not index.is_affine:
         return False
+    a = index.coefficient(axis)
     index, a = (index, a) if a > 0 else (-index + (size - 1), -a)
     rest = index - Index.iterator(axis, extent) * a
     low, high = rest.range()
@@ -127,7 +121,7 @@ def support(body: Scalar, it: It, outside: float = 0.0) -> tuple[int, int]:
             continue
         for index, size in zip(factor.index, factor.tensor.shape, strict=True):
             step = index.coefficient(it.slot)
-            if step == 0 or not index.is_affine:
+            if step == 0:
                 continue
             index, step = (index, step) if step > 0 else (-index + (size - 1), -step)
             rest = index - Index.iterator(it.slot, it.extent) * step

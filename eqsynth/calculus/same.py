@@ -195,6 +195,7 @@ def _ways(scope: Scope, read: Read, inner: Scope) -> Iterator[list[Scope]]:
     a term may be known to be zero outside of its traversal where the sum isn't."""
     yield [inner]
     terms = terms_of(inner.body)
+    # One term by itself is the whole scope, which has been tried.
     apart = not inner.reduction and len(terms) > 1 and read.fill == 0
     factor = is_product(scope) and factors_of(scope.body).count(read) == 1
     if apart and factor and _is_ring(scope) and _is_ring(inner):
@@ -228,16 +229,14 @@ def _narrowed(scope: Scope, box: _Box) -> tuple[Scope, _Box] | None:
         tight = {it: span for it, span in spans.items() if span != (0, it.extent)}
         at = {it: Index.iterator(it.slot, high - low) + low for it, (low, high) in tight.items()}
         at = at or dict([*_selected(scope)][:1])
+        if not at:
+            return scope, box
         new = [It(it.slot, tight[it][1] - tight[it][0]) if it in tight else it for it in its]
         reduced = [it for it in new[width:] if it not in at]
-        body = substituted(scope.body, at)
-        narrow = scope_over(new[:width], reduced, body, scope.reducer) if at else scope
-        if not at or narrow.dtype != scope.dtype:
-            return scope, box
         if new[:width] != its[:width]:
             begin = (tight.get(it, (0, 0))[0] for it in its)
             box = outside, tuple(old + low for old, low in zip(box[1], begin, strict=False))
-        scope = narrow
+        scope = scope_over(new[:width], reduced, substituted(scope.body, at), scope.reducer)
 
 
 def _selected(scope: Scope) -> Iterator[tuple[It, Index]]:
@@ -252,5 +251,6 @@ def _selected(scope: Scope) -> Iterator[tuple[It, Index]]:
                 step = index.coefficient(it.slot)
                 value = (bare(it) * step - index) * step
                 low, high = value.range()
+                # Of another step, no value fits once the range of `it` is its support.
                 if abs(step) == 1 and 0 <= low and high < it.extent:
                     yield it, value

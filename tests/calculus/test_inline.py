@@ -126,6 +126,14 @@ def over(body: Scalar, read: Read, reducer: str = "sum", reduced: int = 0) -> tu
         ("outside", beyond(Scope((4,), (), Prod((X, FAR))))),
         ("outside", beyond(Scope((4,), (2,), Read(leaf("m", 6), (it(0, 4) + it(1, 2),)), "max"))),
         ("outside", beyond(Scope((4,), (), Prod((X, NEAR))))),
+        # x of 6 elements is read beyond the end of the scope; x[i + 1] is read before its begin.
+        ("outside", beyond(Scope((4,), (), Read(leaf("x", 6), (it(0, 4),))))),
+        ("outside", beyond(Scope((4,), (), Read(leaf("x", 5), (it(0, 4) + 1,))))),
+        # A product of two is 1.5 * 1.5 outside, and a sum of two is 1.5 + 1.5.
+        *(("outside", beyond(Scope((4,), (2,), Read(leaf("m", 4, 2), (it(0, 4), it(1, 2)), 1.5), r),
+                             1.5)) for r in ("prod", "sum")),
+        ("outside", beyond(Scope((4,), (), Prod((X, Num(INF)))))),
+        ("outside", beyond(Scope((4,), (), Num(2)))),
         ("outside", on_diagonal(3, 3)),
         ("outside", beyond_both(it(0, 2) - it(1, 2))),
         ("reduces", over(Call("relu", (SUM,)), SUM)),

@@ -69,7 +69,7 @@ def test_a_matrix_and_its_inverse_pick_a_row() -> None:
         ("literals", over(AT, BT, X, Read(leaf("w", 2), (bare(P),))), PICK),
         ("literals", over(X, Num(2.0)), PICK),
         ("literals", over(Read(A, (bare(J) % 2, bare(P) + 1)), BT, X), PICK),  # type: ignore
-        ("literals", over(Read(A, (bare(J) % 2, bare(P) + 1), INF)), PICK),  # type: ignore
+        ("literals", Scope((4,), (2, 2), Read(A, (bare(J) % 2, bare(P) + 1), INF)), PICK),  # type: ignore
         ("delta", over(AT, Read(A, (bare(P), bare(U))), X), PICK),  # type: ignore[arg-type]
         ("delta", over(AT, BT, X), Pick(P, U, 1 - bare(J) % 2)),
         ("delta", over(AT, BT, BT, X), PICK),

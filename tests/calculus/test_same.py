@@ -433,6 +433,8 @@ BIASED = Scope((4,), (3,), Sum((Read(leaf("x", 4, 3), (H, it(1, 3))), Y)))
         (around(Prod((window(*PAIR), window(*PAIR)))),
          around(Sum(tuple(Prod((window(x), window(x))) for x in PAIR)))),
         (around(window(U, V, NEAR)), around(window(Sum((U, V)), NEAR))),
+        # u + v is a number modulo 256, also where another scope computes it.
+        (around(window(read_of(U, V), NEAR)), around(window(U, V, NEAR))),
         (around(window(U, NEAR)), over_4(Sum(tuple(Read(around(window(x)), (H,))
                                                    for x in (U, NEAR))))),
         (over_4(Call("exp", (before(*PAIR),))),
