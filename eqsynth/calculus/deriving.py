@@ -197,4 +197,5 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
 
 def _is_alike(op: Op, other: Op) -> bool:
     """Whether the operators are equal if their arguments are."""
-    return op.name == other.name and op.attrs == other.attrs and len(op.args) == len(other.args)
+    same = (op.name, op.attrs, op.defined) == (other.name, other.attrs, other.defined)
+    return same and len(op.args) == len(other.args)

@@ -326,6 +326,11 @@ class Field:
         self.prime = prime
         self.polynomial = True
 
+    def __reduce__(self) -> tuple[type[Field], tuple[int]]:
+        """A field is its prime: the functions of its arithmetic can't go to another process, and a
+        counterexample holds elements of the field."""
+        return Field, (self.prime,)
+
     @functools.cached_property
     def arithmetic(self) -> Arithmetic:
         names = (*_REAL_FUNCTIONS, "not")

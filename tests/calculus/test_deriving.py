@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eqsynth.calculus.close import Close
@@ -84,6 +86,16 @@ def test_a_definition_is_followed_by_other_laws() -> None:
 
 def test_a_scope_that_is_said_to_be_an_operator_is_a_hypothesis() -> None:
     assert list(hypotheses(INNER, (Define(op("Relu", X)),))) == [(INNER, op("Relu", X))]
+
+
+def test_operators_of_two_rows_are_a_hypothesis_as_a_whole() -> None:
+    """Of one row, two operators are equal if their arguments are; not of two rows of one name."""
+    other = op("Relu", X)
+    assert isinstance(other, Op)
+    own = Op("Relu", (X,), defined=replace(other.row, digest=b"another"))
+    assert list(hypotheses(own, (Define(other),))) == [(own, other)]
+    y = leaf("y", 3, 4)
+    assert list(hypotheses(other, (Define(op("Relu", y)),))) == [(X, y)]
 
 
 def test_what_leads_to_no_scope_matches_nothing() -> None:
