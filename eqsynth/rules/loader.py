@@ -102,6 +102,8 @@ class Loader:
     engine: egg.EGraph = field(default_factory=egg.EGraph)
     header: Mapping[str, str] = field(default_factory=dict)
     panicked: bool = False
+    readers: dict[str, Form] = field(default_factory=dict)
+    filled: set[str] = field(default_factory=set)
 
     def copy(self) -> Loader:
         """Return a loader with the same declarations and rules; both share the e-graph."""
@@ -117,6 +119,8 @@ class Loader:
             variables={**self.variables},
             definitions={**self.definitions},
             meanings={**self.meanings},
+            readers={**self.readers},
+            filled={*self.filled},
         )
 
     def load(self, text: str, file: str) -> None:
@@ -132,6 +136,22 @@ class Loader:
             self._form(form)
 
     def finish(self) -> RuleSet:
+        """Return what was loaded.
+
+        Raises:
+            RuleError: a rule reads a relation that nothing fills, such as a law's answers where no
+                form declares the law; the rule would never apply.
+        """
+        for relation, form in self.readers.items():
+            if relation in self.filled or self.known.law_answered_by(relation) is not None:
+                continue
+            raise form.error(
+                f"nothing fills the relation {relation}, so the rule never applies",
+                form.find(relation),
+                expected="a rule that adds to it, or a law whose answers it holds",
+                hint="The forms (ask <law> ...) and (law <law> (<sort> ...) (<sort> ...)) declare "
+                "the relations <law>-request and <law>-answer of a law.",
+            )
         return RuleSet(
             tuple(self.declarations),
             self.known,
@@ -361,6 +381,10 @@ class Loader:
             raise form.error("rule is nested too deeply", hint="Simplify it.") from None
         for text in phased.program:
             self._run(text, form)
+        for fact in raw.body:
+            if self._is_relation(fact[0]):
+                self.readers.setdefault(fact[0], form)
+        self.filled.update(action[0] for action in raw.head if self._is_relation(action[0]))
         fields = {**self.header, **own_fields(form)}
         status = (said and said.status) or fields.get("status", "unproved").strip()
         if status not in STATUSES:
@@ -390,6 +414,10 @@ class Loader:
             scopes=said.scopes if said else None,
             **vars(phased),
         )
+
+    def _is_relation(self, name: str) -> bool:
+        signature = self.known.signatures.get(name)
+        return signature is not None and signature.kind == "relation"
 
     def _fact(self, fact: Any, form: Form) -> Tree:
         if isinstance(fact, egg.Eq):

@@ -130,10 +130,11 @@ def test_birewrite_is_two_rules() -> None:
 
 
 def test_definitions_in_the_body_are_written_out_on_both_sides() -> None:
-    rule = only("""
+    rule, _ = load("""
         (rule ((= e (Add x y)) (= y (Mul p q)) (constant x))
               ((let z (Mul y x)) (union z e)) :ruleset r :name "n")
-    """)
+        (rule ((= e (Num 1))) ((constant e)) :ruleset analysis :name "constants")
+    """).rules
     assert rule.equality is not None
     assert [render(side) for side in rule.equality] == ["(Add x (Mul p q))", "(Mul (Mul p q) x)"]
     assert rule.conditions == ("(constant x)",)
@@ -219,7 +220,7 @@ def test_only_a_declared_law_has_requests_and_answers() -> None:
         (law split (T) (T T))
         (relation own-request (T))
         (relation own-answer (T T))
-        (rule ((= e (Num 1))) ((own-request e)) :ruleset analysis :name "own")
+        (rule ((= e (Num 1))) ((own-request e) (own-answer e e)) :ruleset analysis :name "own")
         (rule ((own-answer e x)) ((union e x)) :ruleset r :name "own-apply")
         (rule ((= e (Num 1))) ((split-request e)) :ruleset r :name "split")
     """).rules
@@ -228,6 +229,38 @@ def test_only_a_declared_law_has_requests_and_answers() -> None:
         ("rewrite", ""),
         ("law-request", "split"),
     ]
+
+
+def test_a_law_by_hand_is_refused() -> None:
+    """Relations of requests and answers without the form ``law``: no law would fill the answers,
+    and the file would state nothing."""
+    error = refused("""
+        (relation split-request (T))
+        (relation split-answer (T T))
+        (rule ((= e (Num 1))) ((split-request e)) :ruleset r :name "split")
+        (rule ((split-answer e x))
+              ((union e x)) :ruleset r :name "split-apply")
+    """)
+    assert (error.file, error.line) == ("demo.egg", LINES + 5) and error.column == 9
+    assert "nothing fills the relation split-answer" in error.what
+    assert "(law <law>" in (error.hint or "") and "split-apply" in (error.got or "")
+    # The form makes it a law, in whatever order the forms stand.
+    law = "(law split (T) (T T))"
+    rules = load(f"""
+        {law}
+        (rule ((split-answer e x)) ((union e x)) :ruleset r :name "split-apply")
+        (rule ((= e (Num 1))) ((split-request e)) :ruleset r :name "split")
+    """).rules
+    assert [rule.kind for rule in rules] == ["law-apply", "law-request"]
+
+
+def test_a_relation_may_be_filled_by_a_later_rule() -> None:
+    first, second = load("""
+        (relation one (T))
+        (rule ((= e (Add a b)) (one a)) ((union e b)) :ruleset r :name "add-one")
+        (rule ((= e (Num 1))) ((one e)) :ruleset analysis :name "is-one")
+    """).rules
+    assert (first.kind, second.kind) == ("rewrite", "analysis")
 
 
 @pytest.mark.parametrize("text", ["(law)", "(law split)", "(law split (T))", "(law (T) (T T))",
