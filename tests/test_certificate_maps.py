@@ -29,6 +29,7 @@ from eqsynth.ir.scalar import (
     total,
 )
 from eqsynth.ir.tensor import Input, Op, Scope, Tensor, args_of, over, topological
+from eqsynth.rules.claim import Claim
 from tests.egraph.programs import PROGRAMS, saturated
 from tests.terms import INF, it, leaf, op
 from tests.test_certificates import of
@@ -232,7 +233,7 @@ def test_what_a_map_shows_is_so_on_data(name: str) -> None:
         given = [term for term in topological([left, right]) if isinstance(term, Input)]
         for one in claimed:
             try:
-                judged("planted", left, one, given, "real", data)
+                judged("planted", left, one, given, Claim("real"), data)
             except Unknown:
                 continue
             except CertificateError as error:

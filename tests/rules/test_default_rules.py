@@ -108,8 +108,12 @@ def test_the_type_of_what_a_rule_makes_is_checked_at_once() -> None:
         saturate(program, load_text(wrong, after=DEFAULT_FILES))
     assert caught.value.rules == ("flat-wrong",)
     rest = [name for name in DEFAULT_FILES if name != "shape.egg"]
+    constants = """
+(ruleset analysis-shape)
+(rule ((= e (Weight n s d))) ((constant e)) :ruleset analysis-shape :name "own")
+"""
     with pytest.raises(SaturationError) as late:
-        saturate(program, load_text(wrong, after=rest))
+        saturate(program, load_text(wrong + constants, after=rest))
     # Without it the shapes meet later, and whoever made the term is looked for in the log.
     assert late.value.rules == ("flat-wrong",) and late.value.what != caught.value.what
 

@@ -24,7 +24,7 @@ def verified(tmp_path: Path):  # type: ignore[no-untyped-def]
         path = tmp_path / "own.egg"
         path.write_text(HEAD + text, encoding="utf-8")
         rules = load_rules([*DEFAULT_FILES, path])
-        (rule,) = (rule for rule in rules.rules if rule.file == str(path))
+        (rule,) = (r for r in rules.rules if r.file == str(path) and r.name == "own")
         return verify_rule(rules, rule)
 
     return one
@@ -83,6 +83,7 @@ def test_a_rule_that_never_matches_is_not_proved(verified) -> None:  # type: ign
 
 def test_what_a_relation_of_a_user_says_is_not_supposed(verified) -> None:  # type: ignore[no-untyped-def]
     rule = ('(relation small (Idx i64))\n'
+            '(rule ((= e (IMod x m))) ((small x m)) :ruleset analysis-index :name "said")\n'
             '(rewrite (IMod x m) x :when ((small x m)) :ruleset index :name "own")')  # fmt: skip
     assert verified(rule).outcome != "proved"
 

@@ -12,6 +12,7 @@ from benchmarks.mutants import ACCEPTED, all_mutants, judge, unexplained
 from benchmarks.rule_mutants import text_mutants
 from eqsynth.egraph.tactics.table import LAWS, claims_too_much
 from eqsynth.rules import load_rules
+from eqsynth.rules.claim import Claim
 from eqsynth.testing.soundness import SAMPLES, check_rule
 from eqsynth.verify import verify_rule
 from tests.turns import by_turns
@@ -87,7 +88,7 @@ def test_every_word_of_a_comprehension_is_changed() -> None:
 def test_a_request_claims_no_more_of_digits_than_its_law() -> None:
     asked = [rule for rule in OURS.rules if rule.kind == "law-request" and rule.law in LAWS]
     assert [rule.name for rule in asked if claims_too_much(rule.law, rule.numerics)] == []
-    lost = replace(OURS["multiply-out"], numerics="real")
+    lost = replace(OURS["multiply-out"], numerics=Claim("real"))
     assert verify_rule(OURS, lost).outcome == "not proved"
     error = check_rule(OURS, lost).error
     assert error is not None and error.kind == "numerics" and ":numerics cancels" in error.hint

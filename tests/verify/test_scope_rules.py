@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from eqsynth.rules import load_rules
+from eqsynth.rules.claim import Claim
 from eqsynth.rules.scope_rules.parser import parse
 from eqsynth.verify import Verdict, verify_rule
 
@@ -16,7 +17,7 @@ OURS = load_rules()
 
 
 def verified(text: str, numerics: str = "real") -> Verdict:
-    rule = replace(OURS["hoist"], numerics=numerics, scopes=parse(text))
+    rule = replace(OURS["hoist"], numerics=Claim.of(numerics), scopes=parse(text))
     return verify_rule(OURS, rule, samples=False)
 
 
