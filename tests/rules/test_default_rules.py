@@ -115,7 +115,7 @@ def test_the_type_of_what_a_rule_makes_is_checked_at_once() -> None:
     with pytest.raises(SaturationError) as late:
         saturate(program, load_text(wrong + constants, after=rest))
     # Without it the shapes meet later, and whoever made the term is looked for in the log.
-    assert late.value.rules == ("flat-wrong",) and late.value.what != caught.value.what
+    assert late.value.rules[0] == "flat-wrong" and late.value.what != caught.value.what
 
 
 # ---- engines on bare terms -------------------------------------------------------
