@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from eqsynth.rules import DEFAULT_FILES, lint
+from eqsynth.rules import DEFAULT_FILES, lint, rules_dir
+from eqsynth.rules.forms import read_text, split_forms
 
 GOOD = """\
 ;; mine.egg -- for a test.
@@ -75,3 +78,18 @@ def test_a_rule_may_say_what_its_header_does_not(tmp_path: Path) -> None:
 def test_a_class_that_cannot_be_read(tmp_path: Path) -> None:
     ((what, line),) = found(tmp_path, GOOD.replace("[folklore]", "(numerics: )"))
     assert "cannot be read" in what and line == 9
+
+
+def test_few_lines_of_the_rule_files_are_template() -> None:
+    """Lines that state no mathematics, and would be alike for other rules: rulesets, relations,
+    laws by name, and rules that file a law's request or take its answer by hand."""
+    forms = [
+        form for name in DEFAULT_FILES for form in split_forms(read_text(rules_dir() / name), name)
+    ]
+    lines = Counter[bool]()
+    for form in forms:
+        template = form.head in ("ruleset", "relation", "law") or bool(
+            form.head == "rule" and re.search(r"\([\w-]+-(request|answer) ", form.text)
+        )
+        lines[template] += sum(bool(line.split(";;")[0].strip()) for line in form.text.splitlines())
+    assert 20 < lines[True] < 0.1 * lines.total()
