@@ -3,7 +3,7 @@ which simpler index an index equals there, and whether a comparison holds there.
 
 A piece has an interval of values for each iterator. If the answer in one part of the piece differs
 from the answer in the rest, the function raises :class:`Cut` with the value at which the two parts
-meet, and ``expansion.py`` cuts the piece in two there:
+meet, and ``expanded.py`` cuts the piece in two there:
 
     x[i - 1] for i in [0, 4)   ->   Cut at i = 1: out of range in [0, 1), in range in [1, 4)
 """

@@ -116,16 +116,17 @@ def with_engines(
     First the whole program is tried, then its halves unless one side is clearly faster, then their
     halves, as long as the last step gained at least a hundredth: an engine takes seconds to compile
     each. A slow engine first gets a sample of the chosen program, and the whole only if it doesn't
-    lose on the sample, and compiles it in no more time than the whole original. A region is timed
-    as a whole, so it is compared with the time of the plan's own kernels as a program
-    (``Extraction.together``). No compilation is begun in the last half of ``deadline_s``, nor if
-    less time is left than one takes. At the deadline the measurements so far decide.
+    lose on the sample and was ready with it in time: within `compiled_s`, but at least twice
+    `COMPILE_S`. A region is timed as a whole, so it is compared with the time of the plan's own
+    kernels as a program (``Extraction.together``). No compilation is begun in the last half of
+    ``deadline_s``, nor if less time is left than one takes. At the deadline the measurements so far
+    decide.
 
     Args:
         tell: called with steps before their kernels are measured, and with whether each is the
             whole program.
         in_turns: measures whole programs in turns, after they were measured one after another.
-        compiled_s: seconds that compiling the original has taken.
+        compiled_s: seconds that all engines together took to compile the original.
     """
     end = time.monotonic() + deadline_s
     begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)

@@ -135,6 +135,13 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert measurer([]) == {}
 
 
+def test_what_preparing_took_is_known_when_the_worker_has_loaded(measurer: Measurer) -> None:
+    one = kernel(relu(10))
+    assert measurer.preparing_s() == 0.0
+    measurer.prepare([one], 60.0)
+    assert measurer([one])[one] is not None and measurer.preparing_s() > 0.0
+
+
 def test_whole_programs_that_were_timed_are_timed_again_in_turns(measurer: Measurer) -> None:
     small, large, part = kernel(relu(10)), kernel(relu(4_000_000)), kernel(relu(20))
     measurer.alone = {small, large}

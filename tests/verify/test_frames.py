@@ -67,7 +67,7 @@ def test_what_holds_behind_a_permutation_is_proved(read, rule: str, named: int) 
         "(rewrite (Permute (Permute x o) p) (Permute (Permute x p) o)",
         # A tensor that is square, in two frames.
         "(rewrite (Permute (Add x (Permute x o)) o) (Add x (Permute x o))"
-        " :when ((= (shape x) (shape (Permute x o))))",
+        " :when ((= y (Permute x o)) (= (shape x) (shape y)))",
         "(rewrite (Permute (Full s v d) o) (Full s v d)",
         # Another axis behind the permutation; the axis before it; two numbers in two frames.
         "(rewrite (Slice (Permute x o) a f g 1) (Permute (Slice x a f g 1) o)",
@@ -87,11 +87,7 @@ def test_what_holds_behind_a_permutation_is_proved(read, rule: str, named: int) 
     ],
 )  # fmt: skip
 def test_what_depends_on_the_permutation_is_not_proved(read, rule: str) -> None:  # type: ignore[no-untyped-def]
-    try:
-        rules, own = read(rule)
-    except Exception:
-        assert "(shape (Permute x o))" in rule  # A shape of a term that isn't matched.
-        return
+    rules, own = read(rule)
     assert verify_rule(rules, own, samples=False).outcome == "not proved"
 
 
