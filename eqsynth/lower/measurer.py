@@ -86,6 +86,7 @@ class Measurer:
         Args:
             timeout_s: how long these builds may take.
         """
+        self.close()  # a worker that was used before; it may be borrowed again here
         with uninterrupted():
             worker = borrow(threads=self._threads)
             given = list(kernels), self._threads, self._known(kernels), self._target, self._opaque

@@ -135,11 +135,25 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert measurer([]) == {}
 
 
-def test_what_preparing_took_is_known_when_the_worker_has_loaded(measurer: Measurer) -> None:
+def test_what_preparing_took_is_known_when_the_worker_has_loaded() -> None:
     one = kernel(relu(10))
-    assert measurer.preparing_s() == 0.0
-    measurer.prepare([one], 60.0)
-    assert measurer([one])[one] is not None and measurer.preparing_s() > 0.0
+    with Measurer(threads=1) as made:
+        assert made.preparing_s() == 0.0
+        made.prepare([one], 60.0)
+        assert made([one])[one] is not None and made.preparing_s() > 0.0
+
+
+def test_preparing_again_gives_the_worker_back() -> None:
+    end_idle_workers()
+    with Measurer(threads=1) as made:
+        pids = []
+        for _ in range(2):
+            made.prepare()
+            assert made._loading is not None
+            worker = made._loading.worker_at(math.inf)
+            assert worker is not None
+            pids.append(worker.pid)
+        assert pids[0] == pids[1]
 
 
 def test_whole_programs_that_were_timed_are_timed_again_in_turns(measurer: Measurer) -> None:
