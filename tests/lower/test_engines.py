@@ -16,6 +16,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Num, Prod, Read
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, topological
 from eqsynth.ir.types import TensorType
+from eqsynth.lower.engines import open_vino
 from eqsynth.lower.engines.ahead import Apart, guarded, settled, taken_apart
 from eqsynth.lower.engines.engine import Engine, RegionBackend
 from eqsynth.lower.engines.open_vino import OpenVino
@@ -106,6 +107,28 @@ def test_what_was_computed_before_is_not_written_over(engine: Engine, rows: int)
             del held[1:3], result
     for value, expected in held:
         torch.testing.assert_close(value, expected)
+
+
+def test_a_place_for_results_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin's tensor at an address is kept; of the results that are held, a few at most."""
+    if OpenVino().version() is None:
+        pytest.skip("openvino isn't installed")
+    made: list[int] = []
+    tensor_at = open_vino._tensor_at
+    monkeypatch.setattr(open_vino, "_KEPT", 4)
+    monkeypatch.setattr(
+        open_vino, "_tensor_at", lambda x: (made.append(x.data_ptr()), tensor_at(x))[1]
+    )
+    region = Region((Op("Neg", (_in(0, 4096, 8),)),), (_in(0, 4096, 8),))
+    runner, x = _runner(OpenVino(), region, {}), torch.randn(4096, 8)
+    for _ in range(6):
+        result = runner(x)
+        torch.testing.assert_close(result, -x)
+    assert len(made) == len(set(made)) == 2
+    del result
+    held = [runner(x + n) for n in range(10)]
+    for n, result in enumerate(held):
+        torch.testing.assert_close(result, -(x + n))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
