@@ -68,6 +68,10 @@ class Emitter:
         self.lane: Expr | None = None
         self.lanes = 1
         self.vectors: list[Any] = []
+        # The slot of the innermost loop over plain points. A read whose guards don't depend on this
+        # loop is loaded in any case, at the nearest element of its tensor, and then chosen or not:
+        # LLVM doesn't vectorize a loop around a load that is guarded by a branch.
+        self.innermost: int | None = None
         # Reads whose values are loaded from another place, such as a packed copy, at given
         # iterators.
         self.instead: dict[Read, Callable[[dict[int, Expr]], Expr]] = {}
@@ -352,9 +356,25 @@ class Emitter:
         if access is None:
             return fill
         address = index_code(access.address, iterators, self.index_dtype)
-        value = loaded(tirx.BufferLoad(self.flat[access.argument], [address]), read.tensor.dtype)
         tests = self.inside(access, iterators)
+        chosen = bool(tests) and self.innermost is not None and (
+            not access.guarded_by(self.innermost)
+        )  # fmt: skip
+        if chosen:
+            address = address + self._to_inside(access, iterators)
+        value = loaded(tirx.BufferLoad(self.flat[access.argument], [address]), read.tensor.dtype)
+        if chosen:
+            return tirx.Select(tirx.all(*tests), value, fill)
         return tirx.if_then_else(tirx.all(*tests), value, fill) if tests else value
+
+    def _to_inside(self, access: Access, iterators: dict[int, Expr]) -> Expr:
+        """How far the nearest element of the tensor is from the address of a read."""
+        distance = self._int(0)
+        for (index, extent), step in zip(access.guards, access.steps, strict=True):
+            position = index_code(index, iterators, self.index_dtype)
+            nearest = tirx.max(self._int(0), tirx.min(self._int(extent - 1), position))
+            distance = distance + (nearest - position) * self._int(step)
+        return distance
 
     def inside(self, access: Access, iterators: dict[int, Expr]) -> list[Expr]:
         """Tests that a read stays in its tensor; none if it always does."""

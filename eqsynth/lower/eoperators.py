@@ -26,7 +26,14 @@ from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.matrix_code import MatrixCode
 from eqsynth.lower.scalar_code import ON_STACK
 from eqsynth.lower.scalar_functions import Expr
-from eqsynth.lower.schedules import LANES, block_loops, refusal, schedules, tile_loop
+from eqsynth.lower.schedules import (
+    LANES,
+    block_loops,
+    refusal,
+    schedules,
+    tile_loop,
+    written_out,
+)
 
 
 def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
@@ -85,6 +92,7 @@ class _Schedules(Emitter):
         if not loops:
             return self._point({})
         outer, inner = loops[:-1], loops[-1]
+        self.innermost = (inner if written_out(self.nest) else self.nest.reduction[-1]).slot
         if outer and math.prod(loop.extent for loop in outer) >= 8:
             shared = self._ordered(outer)
             return self._outer(shared, lambda at: self._plain((inner,), at, self._point))

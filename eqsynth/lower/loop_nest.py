@@ -37,11 +37,13 @@ class Access:
         argument: the position of the tensor that is read.
         address: the address in elements.
         guards: for each axis that the read may leave, its index and the axis's extent.
+        steps: for each of these axes, by how many elements a step of the index moves the address.
     """
 
     argument: int
     address: Index
     guards: tuple[tuple[Index, int], ...]
+    steps: tuple[int, ...]
 
     def stride(self, slot: int) -> int | None:
         """By how many elements a step of the loop moves the address; None if steps differ."""
@@ -172,13 +174,14 @@ def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -
 def access_of(read: Read, argument: int, steps: tuple[int, ...]) -> Access:
     """The read of an argument whose axes have these steps in memory."""
     address = Index(0)
-    guards = []
+    guards, guarded = [], []
     for index, step, extent in zip(read.index, steps, read.tensor.shape, strict=True):
         address = address + index * step
         low, high = index.range()
         if low < 0 or high >= extent:
             guards.append((index, extent))
-    return Access(argument, _recombined(address), tuple(guards))
+            guarded.append(step)
+    return Access(argument, _recombined(address), tuple(guards), tuple(guarded))
 
 
 def _recombined(address: Index) -> Index:

@@ -481,6 +481,19 @@ def windows_by_tiles() -> Tensor:
     return op("Conv2d", image, filters, attrs=((1, 1), (1, 1), (1, 1), 1))
 
 
+def sum_of_slices() -> Tensor:
+    """A stencil as torch code has it: the sum of nine slices of a padded image, one a tap."""
+    padded = op("Pad", leaf("x", 4, 5), attrs=((1, 1), (1, 1), 0.0))
+    total: Tensor | None = None
+    for r in range(3):
+        for s in range(3):
+            rows = op("Slice", padded, attrs=(0, r, r + 4, 1))
+            tap = op("Slice", rows, attrs=(1, s, s + 5, 1))
+            total = tap if total is None else op("Add", total, tap)
+    assert total is not None
+    return total
+
+
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chain": lambda: chain(6),
     "attention": attention,
@@ -510,6 +523,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),
     "one-hot-rows": one_hot_rows,
+    "sum-of-slices": sum_of_slices,
     "parallel-convolutions": parallel_convolutions,
     "large-window": lambda: conv(weight("w", 2, 3, 5, 4), (1, 1), (2, 1), (1, 1)),
     "shared-input": shared_input,

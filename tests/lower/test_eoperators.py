@@ -15,12 +15,14 @@ from eoperator_cases import (
     sample,
     tensor,
 )
+from tvm import tirx
 
 from eqsynth.extract.kernel import Kernel, channels_last
 from eqsynth.extract.schedule import Block, Fold, Lanes, Rows, Schedule, Tile
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.types import is_float
+from eqsynth.lower.emitter import Emitter
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.schedules import Machine, block, schedules
@@ -101,6 +103,44 @@ def test_numbers_as_fills_and_negative_indices() -> None:
     for index in (i - 5, 4 - i, (i - 9) // 2, (i - 7) % 5, (3 - i) // 4 + (2 * i - 9) % 3):
         for fill in (0.0, -2.5, np.inf, np.nan):
             check(Scope((16,), (), Read(x, (index,), fill)))
+
+
+@pytest.mark.parametrize("fill", [0.0, -2.5, np.nan])
+def test_a_guard_around_rows_hides_what_is_beside(fill: float) -> None:
+    """Where a row is read outside of its tensor, the kernel loads the nearest row and drops it."""
+    rows, columns = 9, 40
+    x = tensor(0, (rows, columns))
+    values = sample((rows, columns), "float32")
+    values[0], values[-1] = torch.nan, torch.inf
+    i, j = it(0, rows + 4), it(1, columns)
+    near, far = Read(x, (i - 1, j), fill), Read(x, (2 * i - 9, j), fill)
+    for body in (near, far, Sum((near, far)), Call("max", (near, far))):
+        check(Scope((rows + 4, columns), (), body), values)
+    window = Read(x, (i + it(2, 3) - 3, j), fill)
+    check(Scope((rows + 4, columns), (3,), window, "max"), values)
+    # A reduction that isn't written out, and one of columns, whose guard moves with it.
+    long = Read(x, (it(1, rows) - 1, it(2, columns)), fill)
+    check(Scope((4, rows), (columns,), long), values)
+    check(Scope((4, rows), (columns + 2,), Read(x, (it(1, rows), it(2, columns + 2) - 1), fill)),
+          values)  # fmt: skip
+
+
+def test_what_is_loaded_and_dropped_lies_in_the_tensor() -> None:
+    """Elsewhere there may be no memory. LLVM may leave out a load that is dropped, so that a kernel
+    with a wrong address can be right by luck; therefore the addresses are looked at."""
+    rows, columns = 4, 3
+    i, j = it(0, 12), it(1, columns)
+    read = Read(tensor(0, (rows, columns)), (2 * i - 9, j))
+    emitter = Emitter(loop_nest(Scope((12, columns), (), read), [(0, 1)], (0, 1)), Rows(), "k")
+    emitter.innermost = 1
+    for row in range(12):
+        for column in range(columns):
+            at = {0: tirx.const(row, "int32"), 1: tirx.const(column, "int32")}
+            chosen = emitter.load(read, at)
+            assert isinstance(chosen, tirx.Select)
+            (address,) = chosen.true_value.indices
+            nearest = min(max(2 * row - 9, 0), rows - 1)
+            assert int(address) == nearest * columns + column
 
 
 def test_index_as_number() -> None:

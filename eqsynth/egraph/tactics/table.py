@@ -8,7 +8,6 @@ on the view: the laws of the calculus check its steps.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.define import Comprehension, Define, Meanings
 from eqsynth.calculus.deriving import Match, Steps
 from eqsynth.calculus.inline import Inline
-from eqsynth.egraph.scope_rules.matching import is_delta
 from eqsynth.egraph.tactics import (
     algebra,
     converging,
@@ -24,6 +22,7 @@ from eqsynth.egraph.tactics import (
     derivation,
     epilogue,
     expanding,
+    fusing,
     matching,
     merging,
     phases,
@@ -41,7 +40,6 @@ from eqsynth.egraph.tactics.requests import (
     Later,
     flat,
     inlinable,
-    is_gate,
     normalized,
     scope_of,
     settled,
@@ -57,16 +55,10 @@ from eqsynth.ir.normal import canonical
 from eqsynth.ir.outline import outline
 from eqsynth.ir.scalar import (
     Read,
-    Sum,
     reads,
-    terms_of,
 )
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight, topological
 from eqsynth.rules.claim import Claim, Class
-
-# In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
-# answer for each map would lead to an e-node for every subset of the terms.
-MAX_TERMS_APART = 4
 
 
 def _definition(view: View, row: Sequence[Any]) -> Iterable[Steps]:
@@ -196,76 +188,6 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return found
 
 
-def _expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """Inline maps in maps and in reductions of one operand.
-
-    A sum of products keeps its operands as reads. A product without a sum is a map:
-    ``sigmoid(o) * tanh(c)`` becomes one kernel.
-    """
-    scope = settled(view, row)
-    if scope is None or scope in view.derived:
-        raise Later
-    gate = is_gate(scope)
-    summed = conditions.is_product(scope) and not gate
-    if summed and not merging.sums_each_once(scope):
-        raise Later
-    if without_constants(view, scope) is not None:
-        return []  # the scope with the numbers is fused; not both, and not each subset of them
-    opened = algebra.opened_sum(view, scope)
-    found = [] if opened is None else [opened]
-    steps = opened.steps if opened is not None else ()
-    members = {step.read.tensor for step in steps if isinstance(step, Inline)}
-    whole, fused = Path(scope), set[Tensor]()
-    apart = len(terms_of(scope.body)) <= MAX_TERMS_APART
-    for read in dict.fromkeys(reads(scope.body)):
-        assert isinstance(read.tensor, ClassRef)
-        if normalized(view, read.tensor) and not normalized(view, row[0]):
-            continue
-        if gate and read.tensor.type.size < math.prod(scope.extents):
-            continue  # x * sigmoid(s)[row]: what is read many times would be computed each time
-        for inner in view.scopes(read.tensor):
-            if inner.reduction or canonical(inner) != inner:
-                continue
-            if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
-                continue  # traversal merging and the laws of sums put these in
-            if inner in view.derived and not merging.is_permutation(inner):
-                continue
-            if without_constants(view, inner) is not None:
-                continue
-            if any(r.tensor == read.tensor for r in reads(inner.body)):
-                continue
-            if read.tensor in members and isinstance(inner.body, Sum):
-                continue
-            if row[0].constant and any(True for _ in reads(inner.body)):
-                # Constants are fused only with maps that read nothing, such as an identity matrix
-                # or a mask.
-                continue
-            if (
-                read.tensor.constant
-                and not row[0].constant
-                and not conditions.is_view(inner)
-                and not is_delta(inner.body)
-            ):
-                # Computed once as it is; fused, it would be computed for every element. Where two
-                # indices are equal has to be seen, since little may be left to compute.
-                continue
-            merged = merging.merge(scope, read, inner)
-            if merged is not None and merged != scope:
-                if conditions.is_view(inner):
-                    # Views first, and one at a time: which views are inlined makes no difference
-                    # to a kernel, and all subsets of them would be many.
-                    return some(path(scope, Inline(read, inner)))
-                if apart:
-                    found += some(path(scope, Inline(read, inner)))
-                elif read.tensor not in fused and merging.merge(whole.scope, read, inner):
-                    whole = whole.then(Inline(read, inner)) or whole
-                    fused.add(read.tensor)
-    found += [whole] if fused else []
-    if not found:
-        raise Later
-    return found
-
-
 def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = scope_of(row)
     merged = None if scope in view.derived else reductions.merge_iterators(canonical(scope))
@@ -367,7 +289,9 @@ LAWS: Final[dict[str, Entry]] = {
     # keys in two pieces, with rotary positions, had 1,444 sums in the e-class of its scores.
     "view-merge": Entry(_view_merge, again=True, variants=Variants(16, is_map_of_several)),
     # Any subset of the maps before a map can be fused: hundreds for an LSTM's gate.
-    "expression-fusion": Entry(_expression_fusion, means=True, again=True, variants=Variants(16)),
+    "expression-fusion": Entry(
+        fusing.expression_fusion, means=True, again=True, variants=Variants(16)
+    ),
     "factor": Entry(algebra.factor),
     "fold-constants": Entry(algebra.fold_constants),
     "iterator-merge": Entry(_iterator_merge),

@@ -1,0 +1,144 @@
+"""Fusion: maps that are inlined in the maps, and in the reductions of one operand, that read them.
+
+    L_x relu({L_z f(z)}[x])                          ->  L_x relu(f(x))
+    L_x {L_z t[z + 1]}[x] + {L_z {L_y u[y]}[z]}[x]   ->  L_x t[x + 1] + u[x]     views, all at once
+
+Not here: sums of products (``contraction.py``), reductions in reductions (``reductions.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from eqsynth.calculus import conditions
+from eqsynth.calculus.inline import Inline
+from eqsynth.egraph.scope_rules.matching import is_delta
+from eqsynth.egraph.tactics import algebra, merging
+from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.requests import (
+    Later,
+    is_gate,
+    normalized,
+    settled,
+    some,
+    without_constants,
+)
+from eqsynth.egraph.view import View
+from eqsynth.ir.normal import canonical
+from eqsynth.ir.scalar import Read, Sum, reads, terms_of
+from eqsynth.ir.tensor import ClassRef, Scope, Tensor
+
+# In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
+# answer for each map would lead to an e-node for every subset of the terms.
+MAX_TERMS_APART: Final = 4
+
+
+def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    """Inline maps in maps and in reductions of one operand.
+
+    A sum of products keeps its operands as reads. A product without a sum is a map:
+    ``sigmoid(o) * tanh(c)`` becomes one kernel.
+    """
+    scope = settled(view, row)
+    if scope is None or scope in view.derived:
+        raise Later
+    if conditions.is_product(scope) and not is_gate(scope) and not merging.sums_each_once(scope):
+        raise Later
+    if without_constants(view, scope) is not None:
+        return []  # the scope with the numbers is fused; not both, and not each subset of them
+    views = _without_views(view, row, scope)
+    if views is not None:
+        return [views]
+    opened = algebra.opened_sum(view, scope)
+    found = [] if opened is None else [opened]
+    steps = opened.steps if opened is not None else ()
+    members = {step.read.tensor for step in steps if isinstance(step, Inline)}
+    whole, fused = Path(scope), set[Tensor]()
+    apart = len(terms_of(scope.body)) <= MAX_TERMS_APART
+    for read in dict.fromkeys(reads(scope.body)):
+        for inner in _fusible(view, row, scope, read):
+            if read.tensor in members and isinstance(inner.body, Sum):
+                continue
+            if apart:
+                found += some(path(scope, Inline(read, inner)))
+            elif read.tensor not in fused and merging.merge(whole.scope, read, inner):
+                whole = whole.then(Inline(read, inner)) or whole
+                fused.add(read.tensor)
+    found += [whole] if fused else []
+    if not found:
+        raise Later
+    return found
+
+
+def _without_views(view: View, row: Sequence[Any], scope: Scope) -> Path | None:
+    """The path on which all views that ``scope`` reads are inlined; None if it reads none.
+
+    Views come first, and at once: which of them are inlined makes no difference to a kernel, and a
+    sum of nine slices, each of which is a view in three steps, has 4**9 such forms.
+    """
+    inlined = Path(scope)
+    # Of each tensor those that it was read through. A permutation and its inverse are views of each
+    # other.
+    above: dict[Tensor, frozenset[Tensor]] = {}
+    step: Inline | None = None
+    while (step := _next_view(view, row, inlined.scope, above)) is not None:
+        further = inlined.then(step)
+        if further is None:
+            break
+        (base,) = reads(step.inner.body)
+        passed = above.get(step.read.tensor, frozenset()) | {step.read.tensor}
+        above[base.tensor] = above.get(base.tensor, frozenset()) | passed
+        inlined = further
+    return inlined if inlined.steps else None
+
+
+def _next_view(
+    view: View, row: Sequence[Any], scope: Scope, above: dict[Tensor, frozenset[Tensor]]
+) -> Inline | None:
+    for read in dict.fromkeys(reads(scope.body)):
+        for inner in _fusible(view, row, scope, read):
+            if conditions.is_view(inner):
+                (base,) = reads(inner.body)
+                if base.tensor not in above.get(read.tensor, ()):
+                    return Inline(read, inner)
+    return None
+
+
+def _fusible(view: View, row: Sequence[Any], scope: Scope, read: Read) -> Iterator[Scope]:
+    """Yield the maps that are worth inlining where ``scope`` reads them."""
+    gate = is_gate(scope)
+    summed = conditions.is_product(scope) and not gate
+    assert isinstance(read.tensor, ClassRef)
+    if normalized(view, read.tensor) and not normalized(view, row[0]):
+        return
+    if gate and read.tensor.type.size < math.prod(scope.extents):
+        return  # x * sigmoid(s)[row]: what is read many times would be computed each time
+    for inner in view.scopes(read.tensor):
+        if inner.reduction or canonical(inner) != inner:
+            continue
+        if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
+            continue  # traversal merging and the laws of sums put these in
+        if inner in view.derived and not merging.is_permutation(inner):
+            continue
+        if without_constants(view, inner) is not None:
+            continue
+        if any(r.tensor == read.tensor for r in reads(inner.body)):
+            continue
+        if row[0].constant and any(True for _ in reads(inner.body)):
+            # Constants are fused only with maps that read nothing, such as an identity matrix
+            # or a mask.
+            continue
+        if (
+            read.tensor.constant
+            and not row[0].constant
+            and not conditions.is_view(inner)
+            and not is_delta(inner.body)
+        ):
+            # Computed once as it is; fused, it would be computed for every element. Where two
+            # indices are equal has to be seen, since little may be left to compute.
+            continue
+        merged = merging.merge(scope, read, inner)
+        if merged is not None and merged != scope:
+            yield inner

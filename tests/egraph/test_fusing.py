@@ -1,0 +1,48 @@
+"""Fusion of maps: views go into what reads them, all at once."""
+
+from __future__ import annotations
+
+from eqsynth.ir.scalar import reads
+from eqsynth.ir.tensor import ClassRef, Input, Scope
+from tests.egraph.programs import saturate, saturated
+from tests.terms import leaf, op
+
+
+def test_a_sum_of_slices_reads_the_image_alone() -> None:
+    """One kernel then computes it. If views went in one after the other, the subsets of the nine
+    taps would fill the e-class before all of them are in."""
+    graph = saturated("sum-of-slices")
+    (root,) = graph.roots
+    read = {
+        frozenset(read.tensor for read in reads(member.body))
+        for member in graph.classes[root]
+        if isinstance(member, Scope)
+    }
+    image = next(
+        ref for ref, members in graph.classes.items()
+        if any(isinstance(member, Input) for member in members)
+    )  # fmt: skip
+    assert frozenset({image}) in read
+    taps = [m for m in graph.classes[root] if isinstance(m, Scope) and len(list(reads(m.body))) > 2]
+    assert len(taps) < 32  # of 2**9 subsets
+
+
+def test_a_view_and_its_inverse_end() -> None:
+    """x is a view of y, and y of x: each goes into what reads it once."""
+    x = leaf("x", 3, 4)
+    y = op("Permute", x, attrs=((1, 0),))
+    again = op("Permute", y, attrs=((1, 0),))
+    graph = saturate(op("Add", op("Permute", again, attrs=((1, 0),)), y))
+    assert graph.stop == "saturated"
+    (root,) = graph.roots
+    assert any(
+        isinstance(member, Scope)
+        and all(isinstance(r.tensor, ClassRef) and _is_input(graph.classes[r.tensor])
+                for r in reads(member.body))
+        for member in graph.classes[root]
+    )  # fmt: skip
+
+
+def _is_input(members: object) -> bool:
+    assert isinstance(members, tuple | list)
+    return any(isinstance(member, Input) for member in members)
