@@ -15,17 +15,19 @@ from functools import partial
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx import ForKind
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.schedule import Band, Block, Flat, Fold, Lanes, Matrices, Schedule, Tile
+from eqsynth.ir.scalar import Read
 from eqsynth.lower.band_code import BandCode
 from eqsynth.lower.bands import band_product
 from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.matrix_code import MatrixCode
-from eqsynth.lower.scalar_code import ON_STACK
-from eqsynth.lower.scalar_functions import Expr
+from eqsynth.lower.scalar_code import ON_STACK, index_code
+from eqsynth.lower.scalar_functions import Expr, loaded
 from eqsynth.lower.schedules import (
     LANES,
     block_loops,
@@ -34,6 +36,7 @@ from eqsynth.lower.schedules import (
     tile_loop,
     written_out,
 )
+from eqsynth.lower.turning import turned
 
 
 def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
@@ -132,10 +135,84 @@ class _Schedules(Emitter):
                 return self._point({**at, column.slot: high + i, row.slot: wide + j})
 
             if schedule.across:
-                return self._for(along, lambda j: self._for(down, lambda i: point(i, j)))
-            return self._for(down, lambda i: self._for(along, lambda j: point(i, j)))
+                points = self._for(along, lambda j: self._for(down, lambda i: point(i, j)))
+            else:
+                points = self._for(down, lambda i: self._for(along, lambda j: point(i, j)))
+            vectors = self._turned_tile(schedule, (column, row), at, (high, wide))
+            whole = [n == size for n, size in ((down, height), (along, width)) if n is not size]
+            if not vectors or not whole:
+                return vectors or points
+            return [tirx.IfThenElse(tirx.all(*whole), sequence(vectors), sequence(points))]
 
         return self._outer(self._ordered((*loops, *tiles)), tile)
+
+    def _turned_tile(
+        self,
+        schedule: Tile,
+        loops: tuple[Loop, Loop],
+        at: dict[int, Expr],
+        start: tuple[Expr, Expr],
+    ) -> list[Any]:
+        """The points of a whole tile in square blocks, which are transposed in registers; nothing
+        if no read is transposed, or the tile isn't made of such blocks."""
+        column, row = loops
+        found = [read for read, access in self.nest.accesses.items()
+                 if access.stride(column.slot) == 1 and access.stride(row.slot) not in (None, 0, 1)
+                 and not access.guards]  # fmt: skip
+        free = not any(
+            access.guarded_by(loop.slot) for access in self.nest.accesses.values() for loop in loops
+        )
+        side = math.gcd(schedule.height, schedule.width, LANES)
+        if not found or not free or side < LANES // 2:
+            return []
+
+        def block(down: Expr, along: Expr) -> list[Any]:
+            first = [begin + self._int(side) * n
+                     for begin, n in zip(start, (down, along), strict=True)]  # fmt: skip
+            here = self.iterators({**at, column.slot: first[0], row.slot: first[1]})
+            statements: list[Any] = []
+            tiles: dict[Read, Any] = {}
+            for read in found:
+                code, tiles[read] = self._turned(read, row, here, side)
+                statements += code
+
+            def line(i: Expr) -> list[Any]:
+                def points(lane: Expr) -> list[Any]:
+                    place = i * self._int(side) + lane
+                    self.instead = {
+                        read: partial(_element, tile, place, read.tensor.dtype)
+                        for read, tile in tiles.items()
+                    }
+                    point = {**at, column.slot: first[0] + i, row.slot: first[1] + lane}
+                    code, value = self._body(point)
+                    return [*code, *self._store(point, value)]
+
+                return self._vector(self._int(0), points, side)
+
+            lines = self._for(side, line, ForKind.UNROLLED)
+            allocated, self.vectors, self.instead = self.vectors, [], {}
+            return [*statements, *allocated, *lines]
+
+        return self._for(
+            schedule.height // side,
+            lambda i: self._for(schedule.width // side, lambda j: block(i, j)),
+        )
+
+    def _turned(
+        self, read: Read, row: Loop, here: dict[int, Expr], side: int
+    ) -> tuple[list[Any], Any]:
+        """A tile of what is read from ``here`` on, transposed (``turning.py``)."""
+        access = self.nest.accesses[read]
+        memory, step = self.flat[access.argument], access.stride(row.slot)
+        assert step is not None
+        address = index_code(access.address, here, self.index_dtype)
+
+        def line(n: int) -> Expr:
+            first = address + self._int(n * step)
+            return tirx.BufferLoad(memory, [tirx.Ramp(first, self._int(1), side)])
+
+        self.count += 1
+        return turned(side, memory.dtype, line, f"tile{self.count}")
 
     def _lanes(self, width: int) -> list[Any]:
         """Results of ``width`` neighbours at once: registers hold them while the reduction runs."""
@@ -263,6 +340,10 @@ class _Schedules(Emitter):
             return code.statements()
 
         return self._blocks(tiles.loops, tiles.lanes, width, block)
+
+
+def _element(tile: Any, place: Expr, dtype: str, _iterators: object) -> Expr:
+    return loaded(tirx.BufferLoad(tile, [place]), dtype)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,11 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
         found.append(Rows())
         if len(nest.traversal) > 1 and nest.traversal[-1].extent < 32:
             found.append(Flat(16))
-        if tile_loop(nest) is not None:
-            found += [Tile(16, 16), Tile(8, 16)]
+        position = tile_loop(nest)
+        if position is not None:
+            column, row = nest.traversal[position], nest.traversal[-1]
+            width = _tile_side(row)
+            found += dict.fromkeys((Tile(_tile_side(column), width), Tile(LANES // 2, width)))
         return tuple(found)
     if nest.traversal and nest.traversal[-1].extent >= LANES:
         loop = nest.traversal[-1]
@@ -93,6 +96,12 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     # LLVM vectorizes plain loops over results if the reduction is short enough to be unrolled; for
     # a long one it does not, and then rows are offered only if nothing else is.
     return (Rows(), *found) if written_out(nest) or not found else tuple(found)
+
+
+def _tile_side(loop: Loop) -> int:
+    """A vector; half of one if that leaves no rest, since a rest isn't transposed in registers."""
+    half = LANES // 2
+    return half if loop.extent < LANES or loop.extent % LANES == half else LANES
 
 
 def block(nest: LoopNest, machine: Machine) -> Block | None:

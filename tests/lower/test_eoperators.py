@@ -125,6 +125,32 @@ def test_a_guard_around_rows_hides_what_is_beside(fill: float) -> None:
           values)  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32", "bfloat16", "bool",
+        *(pytest.param(d, marks=pytest.mark.rotating) for d in ("float64", "float16", "int8")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("sides", [(16, 32), (40, 56), (17, 35)])
+def test_tiles_are_transposed_in_registers(dtype: str, sides: tuple[int, int]) -> None:
+    """Whole tiles; the rest is computed point by point."""
+    m, n = sides
+    x, y = tensor(0, (3, m, n), dtype), tensor(1, (3, n, m), dtype)
+    i, j, k = it(0, 3), it(1, n), it(2, m)
+    read, beside = Read(x, (i, k, j)), Read(y, (i, j, k))
+    bodies: list[Scalar] = [read]
+    if dtype != "bool":
+        # Beside a read that isn't transposed, and one whose guard is decided around the tile.
+        bodies += [Sum((read, beside)), Sum((read, Read(x, (i + 1, k, j), 2.0)))]
+    for body in bodies:
+        scope = Scope((3, n, m), (), body)
+        assert any(isinstance(schedule, Tile) for schedule in check(scope))
+    nest = loop_nest(Scope((3, n, m), (), read), [(0, 1, 2)], (0, 1, 2))
+    tile = next(schedule for schedule in schedules(nest) if isinstance(schedule, Tile))
+    assert "Shuffle" in str(prim_func(nest, tile, "k"))
+
+
 def test_what_is_loaded_and_dropped_lies_in_the_tensor() -> None:
     """Elsewhere there may be no memory. LLVM may leave out a load that is dropped, so that a kernel
     with a wrong address can be right by luck; therefore the addresses are looked at."""
@@ -192,7 +218,8 @@ def test_schedules_fit_the_strides() -> None:
     assert points(Scope((30,), (32,), Read(x, (it(0, 30), r)))) == (Fold(16),)
     assert points(Scope((30,), (32,), Read(x, (it(0, 30), 3 * r)))) == (Rows(),)
     flip = Read(x, (it(1, 40), it(0, 300)))
-    assert points(Scope((300, 40), (), flip)) == (Rows(), Tile(16, 16), Tile(8, 16))
+    # 40 is five times 8 and no multiple of 16.
+    assert points(Scope((300, 40), (), flip)) == (Rows(), Tile(16, 8), Tile(8, 8))
 
 
 def product(
