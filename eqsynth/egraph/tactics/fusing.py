@@ -98,16 +98,17 @@ def _next_view(
     view: View, row: Sequence[Any], scope: Scope, above: dict[Tensor, frozenset[Tensor]]
 ) -> Inline | None:
     for read in dict.fromkeys(reads(scope.body)):
-        for inner in _fusible(view, row, scope, read):
-            if conditions.is_view(inner):
-                (base,) = reads(inner.body)
-                if base.tensor not in above.get(read.tensor, ()):
-                    return Inline(read, inner)
+        for inner in _fusible(view, row, scope, read, views=True):
+            (base,) = reads(inner.body)
+            if base.tensor not in above.get(read.tensor, ()):
+                return Inline(read, inner)
     return None
 
 
-def _fusible(view: View, row: Sequence[Any], scope: Scope, read: Read) -> Iterator[Scope]:
-    """Yield the maps that are worth inlining where ``scope`` reads them."""
+def _fusible(
+    view: View, row: Sequence[Any], scope: Scope, read: Read, views: bool = False
+) -> Iterator[Scope]:
+    """Yield the maps, or the views alone, that are worth inlining where ``scope`` reads them."""
     gate = is_gate(scope)
     summed = conditions.is_product(scope) and not gate
     assert isinstance(read.tensor, ClassRef)
@@ -117,6 +118,8 @@ def _fusible(view: View, row: Sequence[Any], scope: Scope, read: Read) -> Iterat
         return  # x * sigmoid(s)[row]: what is read many times would be computed each time
     for inner in view.scopes(read.tensor):
         if inner.reduction or canonical(inner) != inner:
+            continue
+        if views and not conditions.is_view(inner):
             continue
         if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
             continue  # traversal merging and the laws of sums put these in
