@@ -364,7 +364,8 @@ def test_permutes(shape: tuple[int, ...]) -> None:
         scopes[axes] = Scope(result, (), Read(tensor(0, shape), index))
     compile_together(scopes.values())
     for axes, scope in scopes.items():
-        assert Tile(16, 16) in check(scope) or axes == (0, 2, 1, 3)
+        tiled = any(isinstance(schedule, Tile) for schedule in check(scope))
+        assert tiled or axes == (0, 2, 1, 3)
 
 
 def test_reshape_is_one_loop() -> None:
