@@ -125,6 +125,13 @@ def test_a_guard_around_rows_hides_what_is_beside(fill: float) -> None:
           values)  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64", "uint8", "bool"])
+def test_a_guard_around_rows_of_any_dtype(dtype: str) -> None:
+    i, j = it(0, 13), it(1, 40)
+    read = Read(tensor(0, (9, 40), dtype), (i - 2, j), 1.0)
+    assert check(Scope((13, 40), (), read)) == [Rows()]
+
+
 @pytest.mark.parametrize(
     "dtype",
     [
