@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +58,23 @@ assert not meet(*(program_of(side)[0].outputs for side in (eqsynth.ops.deg2rad(x
 """
 
 
+NAMES = """
+from eqsynth.rules import load_rules
+print("deg2rad-definition" in [rule.name for rule in load_rules().rules])
+"""
+
+
 @pytest.mark.rotating
-def test_a_row_is_enough() -> None:
-    done = subprocess.run([sys.executable, "-c", ROW], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_row_is_enough(tmp_path: Path) -> None:
+    """Also where the cache directory has the rules of the table without the row; afterwards, a
+    process without the row finds rules without it."""
+
+    def printed(code: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+            env={**os.environ, "EQSYNTH_CACHE": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert [printed(code) for code in (NAMES, ROW, NAMES)] == ["False\n", "", "False\n"]
