@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,6 +30,10 @@ os.environ.setdefault("EQSYNTH_ENGINES", "")
 # Rule files below are material of tests, many of them wrong on purpose; the pytest plugin of
 # eqsynth would make each of their rules a test.
 collect_ignore_glob = ["*.egg"]
+
+LEAVE_S = 60.0
+"""How long a thread may take to give its worker back after the last test of a module. Only a module
+with a worker that is never given back takes so long."""
 
 settings.register_profile(
     "quick", max_examples=50, deadline=None, derandomize=True,
@@ -187,6 +192,38 @@ class Golden:
             return
         assert path.exists(), f"no golden file {name}; make it with --update-golden"
         assert text == path.read_text(encoding="utf-8"), f"{name} changed; see --update-golden"
+
+
+def _leaked() -> list[psutil.Process]:
+    """The workers of eqsynth that this process started, that live, and that nobody can borrow."""
+    executor = sys.modules.get("eqsynth.executor")
+    if executor is None:
+        return []
+    # Listed before the idle ones: a worker that is given back meanwhile is idle then.
+    children = psutil.Process().children()
+    idle = {worker.pid for worker in executor._idle._workers}
+    found = []
+    for child in children:
+        with suppress(psutil.Error):  # it has ended, or it is a zombie, whose command is empty
+            if "eqsynth.executor" in child.cmdline() and child.pid not in idle:
+                found.append(child)
+    return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_worker_is_left_behind() -> Iterator[None]:
+    """Fails the last test of a module that has left a worker neither ended nor given back.
+
+    Another module would fail otherwise, one that counts the processes. A thread that still gives a
+    worker back has time to do so; what is left behind then is ended.
+    """
+    yield
+    until_s = time.monotonic() + LEAVE_S
+    while (found := _leaked()) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    for worker in found:
+        worker.kill()
+    assert not found, "workers that a test of this module neither ended nor gave back"
 
 
 @pytest.fixture

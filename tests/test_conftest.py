@@ -76,6 +76,39 @@ assert sorted(turns) == [2] + [3] * 7, parts
 """
 
 
+LEAVING = """
+import sys
+from threading import Thread
+
+from eqsynth.executor import Worker, borrow, give_back
+
+def test_kept(): give_back(borrow())
+
+def test_late():
+    def late():
+        worker.run(sum, [])
+        give_back(worker)
+    worker = borrow()
+    Thread(target=late).start()
+
+def test_ended():
+    with Worker(): pass
+"""
+
+LEAKING = """
+import conftest
+from test_leaving import *
+
+def test_leaks():
+    conftest.LEAVE_S = 0.0
+    Worker()
+"""
+
+NEXT = """
+from test_leaving import *
+"""
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
@@ -148,3 +181,15 @@ def test_two_processes_run_the_same_part_and_share_what_is_made_once(suite: Path
     again = run(suite, "-m", "pytest", "-q", "--collect-only", "--part", part)
     ran = int(done.stdout.partition(" passed")[0].split()[-1])
     assert ran in range(16, 21) and f"{ran}/78 tests collected" in again.stdout, again.stdout
+
+
+@pytest.mark.rotating
+def test_a_worker_that_is_left_behind_is_told_where_it_was_left(suite: Path) -> None:
+    """In a second module of three, of which the others keep, end and give back late."""
+    for name, text in (("leaving", LEAVING), ("leaving_more", LEAKING), ("next", NEXT)):
+        (suite / f"test_{name}.py").write_text(text, encoding="utf-8")
+    files = [f"test_{name}.py" for name in ("leaving", "leaving_more", "next")]
+    done = run(suite, "-m", "pytest", "-q", *files)
+    told = [line for line in done.stdout.splitlines() if line.startswith(("ERROR", "FAILED"))]
+    assert len(told) == 1 and "test_leaving_more.py::" in told[0], done.stdout + done.stderr
+    assert "10 passed, 1 error" in done.stdout, done.stdout
