@@ -159,7 +159,7 @@ def test_programs_use_most_of_the_table() -> None:
     counts = Counter(name for root in roots for name in names(root))
     wanted = {row.name for row in OPERATORS.values() if not row.vendor and row.name != "Opaque"}
     missing = wanted - set(counts)
-    assert len(missing) <= 8, missing
+    assert len(missing) <= len(wanted) // 6, missing
     uses = Counter(
         len([1 for user in topological([root]) if isinstance(user, Op) and user.args.count(term)])
         for root in roots
