@@ -240,6 +240,7 @@ def test_what_a_map_shows_is_so_on_data(name: str) -> None:
                 pytest.fail(f"a map shows what isn't so: {error}")
 
 
+@pytest.mark.rotating
 def test_most_equalities_are_seen_by_maps() -> None:
     for name in ("attention", "strided-conv", "mlp", "pad-and-crop", "band-attention"):
         log = saturated(name).log

@@ -154,6 +154,7 @@ def test_it_is_saved(fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert caught.value.got == "no inductor" and "damaged" not in caught.value.what
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("net", "x"), [(NET, X), (POSITIONS, MASK)], ids=["net", "positions"])
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_other_engines(

@@ -55,6 +55,7 @@ def test_who_collects_still_less_is_left_alone(own: tuple[int, int, int]) -> Non
     assert gc.get_threshold() == own
 
 
+@pytest.mark.rotating
 def test_stages_collect_seldom_and_calls_of_the_program_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_pipeline_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch
             assert float(module.calls) == before + 1
 
 
+@pytest.mark.rotating
 def test_the_check_is_in_full_precision(
     found: CompiledProgram, given: tuple[Layer, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

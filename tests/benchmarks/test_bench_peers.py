@@ -296,6 +296,7 @@ def test_models_of_libraries_that_are_not_installed_are_refused(
     assert "eqsynth[models]" in capsys.readouterr().err
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", [model.name for model in MODELS])
 def test_a_model_is_called_with_tensors_and_gives_one(name: str) -> None:
     pytest.importorskip(zoo.MODELS[name].library)

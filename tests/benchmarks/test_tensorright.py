@@ -27,7 +27,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.tensor import Input, Op, Tensor
 from eqsynth.ir.types import TensorType
 from eqsynth.testing.soundness import check_rule
-from tests.turns import PARTS, by_turns
+from tests.turns import MOST, by_many_turns
 
 pytest.importorskip("z3")
 
@@ -46,18 +46,18 @@ def test_the_list_is_whole_and_each_rewrite_is_stated_or_said_to_be_lacking() ->
     assert {*own, *LACKING} == {*names()}
 
 
-@by_turns
+@by_many_turns
 def test_what_is_proved_stays_proved(turn: int) -> None:
     _, own = stated()
-    asked = [*own][turn::PARTS]
+    asked = [*own][turn::MOST]
     found = list(verified(asked))
     assert {one.name: one.why for one in found if one.outcome != "proved"} == {}
 
 
-@by_turns
+@by_many_turns
 def test_what_is_stated_is_true_on_samples(turn: int) -> None:
     rules, own = stated()
-    for name in [*own][turn::PARTS]:
+    for name in [*own][turn::MOST]:
         error = check_rule(rules, own[name], samples=15, limit_s=2.0).error
         assert error is None or (error.kind, name in SELDOM) == ("vacuous", True), error
 
@@ -151,6 +151,7 @@ SIDES: dict[str, tuple[Tensor, Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", EACH_AXIS)
 def test_a_rule_along_one_axis_is_the_rewrite_along_several(name: str) -> None:
     """By the rules that the benchmark names, and by none of eqsynth's own."""

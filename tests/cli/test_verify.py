@@ -38,6 +38,7 @@ ODD = """
 """
 
 
+@pytest.mark.rotating
 def test_what_is_proved_and_what_is_left_exits_with_0(tmp_path: Path) -> None:
     found = {rule["rule"]: rule for rule in data(RULES / "scalar.egg", RULES / "epilogue.egg")}
     assert found["relu-idempotent"]["outcome"] == "proved"

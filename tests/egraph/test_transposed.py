@@ -236,6 +236,7 @@ def test_what_it_means_is_turned_into_it(
     assert_egraph_consistent(graph)
 
 
+@pytest.mark.rotating
 def test_it_is_found_without_knowing_it() -> None:
     """Saturating EinNet's form (a product, then a sum over the taps of a phase) finds the
     operator."""

@@ -90,6 +90,7 @@ def regions(plan: Plan) -> list[Region]:
     return [step.member for step in plan.steps if isinstance(step.member, Region)]
 
 
+@pytest.mark.rotating
 def test_a_plan_has_the_map_in_the_kernel_of_the_matrices(costs: CostModel) -> None:
     program, graph = layer()
     plan = extracted(graph, costs).plan

@@ -103,6 +103,7 @@ def test_where_a_route_leads_nowhere_the_program_is_searched() -> None:
     assert program.report.flops_after == found(attention(32)).report.flops_after
 
 
+@pytest.mark.rotating
 def test_an_equality_that_holds_at_one_size_alone_is_not_carried_over() -> None:
     """Rows 1 to rows - 2 are one row if there are 3 rows, and three rows if there are 5. So the
     equalities of the first size are derived again for the second, not taken over."""

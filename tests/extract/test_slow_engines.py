@@ -58,6 +58,7 @@ def sixteen_layers() -> tuple[EGraph, Extraction]:
     return graph, replace(found, plain_s=0.0)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("sample_s", "original_s", "compiled"),
     [(2.0, 40.0, True), (2.3, 40.0, False), (2.0, 1.0, False)],

@@ -65,6 +65,7 @@ class _Attention(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, self.mask(q))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", MASKS)
 def test_a_known_mask_is_said_as_what_it_is(name: str) -> None:
     mask, left = MASKS[name]
@@ -95,6 +96,7 @@ def test_a_known_mask_is_said_as_what_it_is(name: str) -> None:
         assert said["causal"] and len(selections) == 1
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("numbers", [False, True])
 @pytest.mark.parametrize("shape", [(), (N,), (N, 1), (N, N), (2, 1, N), (1, 2, N, N)])

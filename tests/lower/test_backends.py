@@ -135,6 +135,7 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert measurer([]) == {}
 
 
+@pytest.mark.rotating
 def test_what_preparing_took_is_known_when_the_worker_has_loaded() -> None:
     one = kernel(relu(10))
     with Measurer(threads=1) as made:
@@ -143,6 +144,7 @@ def test_what_preparing_took_is_known_when_the_worker_has_loaded() -> None:
         assert made([one])[one] is not None and made.preparing_s() > 0.0
 
 
+@pytest.mark.rotating
 def test_preparing_again_gives_the_worker_back() -> None:
     end_idle_workers()
     with Measurer(threads=1) as made:
@@ -284,6 +286,7 @@ def test_a_kernel_that_fails_costs_that_one_only(measurer: Measurer) -> None:
     assert len(times) == 4 and [k for k, t in times.items() if t is None] == [broken]
 
 
+@pytest.mark.rotating
 def test_a_kernel_that_kills_the_process_costs_that_one_only() -> None:
     made = Measurer(threads=1)
     try:

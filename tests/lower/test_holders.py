@@ -201,6 +201,7 @@ def test_a_program_makes_objects_and_changes_those_that_it_is_given() -> None:
     same(cache, expected.cache)
 
 
+@pytest.mark.rotating
 def test_a_race_calls_both_as_the_user_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original without what opens objects, the program with it, each with a cache of its own:
     else opening, which only the program has to do, was counted to the original alone."""

@@ -129,6 +129,7 @@ print("torch._inductor.select_algorithm" in sys.modules)
 """
 
 
+@pytest.mark.rotating
 def test_another_process_loads_no_templates(compiled: list[Region]) -> None:
     """Of a packed product, and of one of torch's functions, which Inductor has its own name for."""
     inductor.Inductor().compiled(BATCH, {})

@@ -154,6 +154,7 @@ def _by_engine(engine: Engine) -> Callable[[Region, dict[str, Any]], Function]:
     return made
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("runtime", [pytest.param(make, id=name) for name, make in _runners()])
 @pytest.mark.parametrize("case", SAID)
 def test_a_call_is_what_torch_computes(

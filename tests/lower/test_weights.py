@@ -109,6 +109,7 @@ def test_expressions_own_their_values_too() -> None:
     torch.testing.assert_close(program(X), X)
 
 
+@pytest.mark.rotating
 def test_shared_weights_are_the_modules_memory(made: Made) -> None:
     program, module = made[False]
     assert memory(program) & live(module)

@@ -370,8 +370,21 @@ PROVED: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 
+# The search for these takes over five seconds.
+LONG = frozenset({
+    "Fig. 7n, smaller convolutions",
+    "Table 3, ConvTranspose, Matmul and a sum over a phase",
+    "Table 3, ConvTranspose, Matmul and col2im",
+    "Fig. 15, two convolutions of one image, one product",
+})  # fmt: skip
+assert set(PROVED) > LONG
+
+
 @pytest.mark.rotating
-@pytest.mark.parametrize("case", PROVED)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if case in LONG else ()) for case in PROVED],
+)
 def test_it_is_proved(case: str) -> None:
     left, right = PROVED[case]
     proof = prove_equal(left, right(), time_limit_s=120)

@@ -187,12 +187,14 @@ PROVED = [
 ]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rule", PROVED)
 def test_what_follows_from_a_comprehension_is_proved(verified, rule: str) -> None:  # type: ignore[no-untyped-def]
     verdict = verified(rule, "real" if "ReduceSum" in rule else "bitwise")
     assert verdict.outcome == "proved", verdict.why
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "rule",
     [

@@ -32,6 +32,7 @@ def read(tmp_path: Path):  # type: ignore[no-untyped-def]
     return one
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("rule", "named"),
     [

@@ -79,6 +79,7 @@ def _orders() -> tuple[str, Tensor, Tensor]:
     )  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("wrong", [_batches, _sets, _orders])
 def test_a_rule_that_is_wrong_at_higher_ranks_only_is_not_proved(wrong, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     text, left, right = wrong()
@@ -96,6 +97,7 @@ def _inputs(term: Tensor) -> set[Input]:
     return set().union(*map(_inputs, term.args))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("text", "left_over"),
     [
@@ -208,6 +210,7 @@ OF_IMAGES: Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[object, ...]]] 
 ELEMENTWISE = sorted(SPECTATORS - {*OF_ROWS, *OF_IMAGES, "Reshape", "Full", "Iota"})
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", [*OF_ROWS, *OF_IMAGES, *ELEMENTWISE])
 def test_an_operator_is_the_operator_on_slices(name: str) -> None:
     axes = 1 if name in OF_IMAGES else 2
