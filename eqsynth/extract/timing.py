@@ -37,9 +37,20 @@ APART = 25
 """The number of samples that is enough for a call that is timed with other work before
 each sample."""
 
+LONG_S = 0.05
+"""A call that takes at least so many seconds needs no call before it that isn't counted: it reads
+what other programs have pushed out of the caches in a few hundredths of its time. (VGG-16 takes
+0.15 s a call and reads its 59 MB of weights in 2 ms. Half of the 25 s in which its programs took
+turns went into calls that weren't counted.)"""
+
 LEADING_TURNS = 4
 """The fewest turns of each function after which one may lead. Four turns each of two equally fast
 functions fall into such an order in one case of 35."""
+
+EQUAL = 1.03
+"""If the quartiles of at least three samples that took 0.04 s differ by no more than this factor,
+they are enough. (VGG-16 on two threads: the kernels of 10 to 30 ms took a tenth of the seconds of
+``optimize``.)"""
 
 ALIKE = 1.1
 """If the quartiles of such samples differ by no more than this factor, the least number of samples
@@ -128,11 +139,12 @@ def time_interleaved(
     """Time functions against each other: in each of ``repeats`` rounds, each function has one turn.
 
     A turn is a pause, one call that isn't counted, and ``block`` calls that are samples; after
-    ``turn_s`` seconds no more samples are taken. The idle threads of an engine keep spinning after
-    a call and slow the next function down; in the pause they go to sleep. Each round starts with
-    another function, so that no function always follows the same one. After three rounds, no
-    further round begins once ``limit_s`` seconds have passed. After any round the timing ends if
-    ``enough``, called with the samples of each turn by name, returns True.
+    ``turn_s`` seconds no more samples are taken. If all samples of a function have taken at least
+    ``LONG_S``, each call of its later turns is a sample. The idle threads of an engine keep
+    spinning after a call and slow the next function down; in the pause they go to sleep. Each round
+    starts with another function, so that no function always follows the same one. After three
+    rounds, no further round begins once ``limit_s`` seconds have passed. After any round the timing
+    ends if ``enough``, called with the samples of each turn by name, returns True.
 
     Raises:
         ValueError: ``repeats`` or ``block`` is less than 1.
@@ -146,14 +158,19 @@ def time_interleaved(
             break
         for name in turn_order(tuple(callables), round_):
             time.sleep(pause_s)
-            turns[name].append(take_turn(callables[name], block, turn_s, clock))
+            is_long = min(chain(*turns[name]), default=0.0) >= LONG_S
+            turns[name].append(take_turn(callables[name], block, turn_s, clock, not is_long))
         if enough(turns):
             break
     return {name: Timing.of([*chain(*samples)]) for name, samples in turns.items()}
 
 
-def one_leads(turns: Mapping[str, Sequence[Sequence[float]]], ratio: float = 1.0) -> bool:
-    """Whether one function has had at least ``LEADING_TURNS`` turns, and each of them, by its
+def one_leads(
+    turns: Mapping[str, Sequence[Sequence[float]]],
+    ratio: float = 1.0,
+    least: int = LEADING_TURNS,
+) -> bool:
+    """Whether each function has had at least ``least`` turns, and each turn of one of them, by its
     median, took less than ``ratio`` of every turn of the other functions.
 
     >>> one_leads({"a": [[1.0]] * 4, "b": [[1.1]] * 4, "c": [[1.2, 9.0, 1.2]] * 4})
@@ -164,7 +181,7 @@ def one_leads(turns: Mapping[str, Sequence[Sequence[float]]], ratio: float = 1.0
     medians = {
         name: [statistics.median(turn) for turn in samples] for name, samples in turns.items()
     }
-    if any(len(own) < LEADING_TURNS for own in medians.values()):
+    if any(len(own) < least for own in medians.values()):
         return False
     return any(
         all(max(own) < ratio * min(other) for rest, other in medians.items() if rest != name)
@@ -187,11 +204,13 @@ def take_turn(
     block: int,
     turn_s: float = math.inf,
     clock: Clock = wall_s,
+    warm: bool = True,
 ) -> list[float]:
-    """Return the seconds of each of ``block`` calls, after one call that isn't counted. There are
-    fewer samples, but at least one, if they take ``turn_s`` seconds before."""
+    """Return the seconds of each of ``block`` calls, with ``warm`` after one call that isn't
+    counted. There are fewer samples, but at least one, if they take ``turn_s`` seconds before."""
     with _no_garbage_collection():
-        call()
+        if warm:
+            call()
         samples = [clock(call, 1)]
         while len(samples) < block and sum(samples) < turn_s:
             samples.append(clock(call, 1))
@@ -209,9 +228,10 @@ def time_one(
 ) -> Timing:
     """Time one function quickly: short samples for ``min_time_s``, at least ``blocks`` of them.
 
-    There are fewer samples if three samples have taken ten times ``min_time_s``; if the monotonic
-    clock passes ``until``, after the first sample; or, with ``between``, if ``blocks`` samples are
-    nearly equal.
+    There are fewer samples if three samples have taken ten times ``min_time_s``, or twice that
+    time if they are equal but for 3 %; if the monotonic clock passes ``until``, after the first
+    sample; or, with ``between``, if ``blocks`` samples are nearly equal. If a call takes
+    ``LONG_S``, the last call of the warm-up is the first sample.
 
     Args:
         between: runs before each sample, and isn't counted. Each sample is then a single call.
@@ -221,29 +241,34 @@ def time_one(
     """
     if blocks < 1:
         raise ValueError(f"blocks must be at least 1, got {blocks}")
-    for number in range(warmup):
-        if number == 0 or time.monotonic() < until:
-            call()
     with _no_garbage_collection():
-        calls = 1 if between is not None else _calls_for(call, SAMPLE_S, clock)
-        most = math.inf if between is None else max(APART, blocks)
         samples: list[float] = []
-        spent_s = 0.0
+        for number in range(warmup):
+            if number == 0 or time.monotonic() < until:
+                took_s = clock(call, 1)
+                # The first call may build what later calls use, so it is never a sample.
+                samples = [took_s] if number and took_s >= LONG_S else []
+        calls = 1 if between is not None or samples else _calls_for(call, SAMPLE_S, clock)
+        most = math.inf if between is None else max(APART, blocks)
+        spent_s = sum(samples)
         while len(samples) < blocks or (spent_s < min_time_s and len(samples) < most):
             if between is not None:
                 between()
             samples.append(clock(call, calls))
             spent_s += samples[-1] * calls
-            slow = len(samples) >= 3 and spent_s > 10 * min_time_s
-            told = between is not None and len(samples) >= blocks and _are_alike(samples)
+            slow = len(samples) >= 3 and (
+                spent_s > 10 * min_time_s
+                or (spent_s > 2 * min_time_s and _are_within(samples, EQUAL))
+            )
+            told = between is not None and len(samples) >= blocks and _are_within(samples, ALIKE)
             if slow or told or time.monotonic() >= until:
                 break
     return Timing.of(samples)
 
 
-def _are_alike(seconds: list[float]) -> bool:
+def _are_within(seconds: list[float], factor: float) -> bool:
     timing = Timing.of(seconds)
-    return timing.q3_s <= ALIKE * timing.q1_s
+    return timing.q3_s <= factor * timing.q1_s
 
 
 def _calls_for(call: Callable[[], object], block_s: float, clock: Clock) -> int:

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pytest
 
-from eqsynth.extract.timing import APART, Timing, one_leads, time_interleaved, time_one
+from eqsynth.extract.timing import APART, LONG_S, Timing, one_leads, time_interleaved, time_one
 
 
 def test_turns_are_taken_in_blocks_and_the_first_place_rotates() -> None:
@@ -71,6 +71,89 @@ def test_a_slow_call_is_not_made_more_often_than_needed() -> None:
 
     timing = time_one(slow, min_time_s=0.001, blocks=50, warmup=1)
     assert calls <= 6 and timing.samples == 3
+
+
+@pytest.mark.parametrize("between", [True, False])
+@pytest.mark.parametrize(
+    ("took", "samples", "others"),
+    [
+        # The second call of a warm-up is the first of three samples.
+        ([LONG_S], 3, 1),
+        # Three samples that are equal, after a warm-up of two calls.
+        ([0.02], 3, 2),
+        # Unequal samples, up to ten times the least time: 0.2 s.
+        ([0.02, 0.03], 7, 2),
+        ([0.05, 0.08], 3, 1),
+        # Equal samples of shorter calls, up to twice the least time.
+        ([0.01], 5, 2),
+        ([0.005], 7, 2),
+    ],
+)
+def test_a_long_call_is_made_only_as_often_as_it_needs(
+    took: list[float], samples: int, others: int, between: bool
+) -> None:
+    calls = 0
+    seconds = cycle(took)
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+
+    def clock(timed: Callable[[], object], count: int) -> float:
+        assert count == 1
+        timed()
+        return next(seconds)
+
+    timing = time_one(call, between=(lambda: None) if between else None, clock=clock)
+    # Without other work in between, one more call says how many calls make a sample.
+    asked = not between and others == 2
+    assert timing.samples == samples and calls == samples + others + asked
+
+
+@pytest.mark.parametrize("warmup", [1, 2])
+def test_the_first_call_is_never_a_sample(warmup: int) -> None:
+    seconds = iter([9.0, *[LONG_S] * 4])
+    timing = time_one(lambda: None, warmup=warmup, clock=lambda _call, _count: next(seconds))
+    assert timing == Timing(LONG_S, LONG_S, LONG_S, 3)
+
+
+@pytest.mark.parametrize(
+    ("took", "uncounted"),
+    [
+        (LONG_S, 1),  # in the first turn only: until then nothing is known of the call
+        (LONG_S / 2, 4),
+    ],
+)
+def test_later_turns_of_a_long_call_are_all_counted(took: float, uncounted: int) -> None:
+    calls = 0
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+
+    def clock(timed: Callable[[], object], _count: int) -> float:
+        timed()
+        return took
+
+    found = time_interleaved({"a": call}, 4, 2, 0.0, clock=clock)["a"]
+    assert found.samples == 8 and calls == 8 + uncounted
+
+
+def test_a_call_that_was_once_short_is_not_a_long_one() -> None:
+    """A stall makes one call of a short program long; the turn after it is like every other."""
+    calls = 0
+    seconds = cycle([LONG_S, 0.001])
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+
+    def clock(timed: Callable[[], object], _count: int) -> float:
+        timed()
+        return next(seconds)
+
+    found = time_interleaved({"a": call}, 4, 2, 0.0, clock=clock)["a"]
+    assert found.samples == 8 and calls == 8 + 4
 
 
 @pytest.mark.parametrize(("scatter", "samples"), [(1e-6, APART), (1e-8, 7)])
