@@ -136,6 +136,25 @@ def test_equal_layers_are_solved_once() -> None:
     assert asked[0] == asked[1]
 
 
+@pytest.mark.parametrize(("count", "proves"), [(60, True), (80, False)])
+def test_only_a_small_problem_is_tried_to_be_solved_to_its_optimum(
+    count: int, proves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 layers have 361 ways, 80 have 481. The search in turns finds better choices anyway."""
+    runs: list[float] = []
+    run = joint._Problem._run
+
+    def seen(self: joint._Problem, until: float, work: float, **parameters: object) -> object:
+        runs.append(work)
+        return run(self, until, work, **parameters)
+
+    monkeypatch.setattr(joint._Problem, "_run", seen)
+    question, greedy = layers(count)
+    found = improved(question, greedy, math.inf, Solved(), least_ways=10**6)
+    assert (runs[0] == joint.PROVE_WORK) is proves and joint.PROVE_WORK not in runs[1:]
+    assert found is not None and cost(question, found) < count * 18.0
+
+
 def test_a_plan_with_a_kernel_that_does_not_work_bounds_nothing() -> None:
     """A worker that died while it timed a kernel leaves an infinite cost in the plan."""
     asked, hint = layers(1)
