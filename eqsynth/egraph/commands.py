@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ def _name(sort: str) -> str:
     return "Tok" if sort == "Tensor" else f"name/{sort}"
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """The form of the rows that one rule reads: the constructor, relation or function ``called``,
     and the lengths of its vector arguments. If ``called`` is "", the row gives a second name (a
     handle) to a term that has one."""
@@ -60,13 +60,21 @@ class _Form(NamedTuple):
 
 
 class Names:
-    """The names of terms in one e-graph, and the commands that insert more terms."""
+    """The names of terms in one e-graph, and the commands that insert more terms.
 
-    def __init__(self, rules: RuleSet) -> None:
+    Attributes:
+        ruled: the forms whose rules the e-graph has, in the order in which they were added.
+    """
+
+    def __init__(self, rules: RuleSet, ruled: Sequence[Form] = ()) -> None:
+        """
+        Args:
+            ruled: the forms whose rules the e-graph has already.
+        """
         self.known = rules.known
-        # Form -> its number; the forms whose rule has been added to the e-graph.
-        self.forms: dict[_Form, int] = {}
-        self._ruled: set[_Form] = set()
+        # Form -> its number.
+        self.forms = {form: number for number, form in enumerate(ruled)}
+        self.ruled = dict.fromkeys(ruled)
         # (constructor, names of its arguments) -> the term's name.
         self.numbers: dict[tuple[Any, ...], int] = {}
         self._steps = 0
@@ -93,12 +101,17 @@ class Names:
             self._steps += 1
             yield throwaway_rule(f"insert/{self._steps}", actions.others[start : start + _BATCH])
 
-    def _rule(self, form: _Form) -> list[Any]:
+    def founding(self, forms: Sequence[Form]) -> list[Any]:
+        """Return the commands that add the rules of further forms. No term was inserted yet."""
+        self.forms |= {form: number for number, form in enumerate(forms, len(self.forms))}
+        return [command for form in forms for command in self._rule(form)]
+
+    def _rule(self, form: Form) -> list[Any]:
         """Return the commands that add the rule of a form, unless the e-graph has the rule. The
         rule carries out the row's action and deletes the row."""
-        if form in self._ruled:
+        if form in self.ruled:
             return []
-        self._ruled.add(form)
+        self.ruled[form] = None
         number = self.forms[form]
         fields = [egg.Var(SPAN, f) for f in ("n", *_FIELDS.split(), "f", "s")]
         row: list[Any] = [egg.Lit(SPAN, egg.Int(number)), *fields]
@@ -151,7 +164,7 @@ class Actions:
         self._names = names
         self._signatures = names.known.signatures
         self.rows: list[str] = []
-        self.forms: dict[_Form, None] = {}
+        self.forms: dict[Form, None] = {}
         self.others: list[Any] = []
         self.fresh: dict[tuple[Any, ...], int] = {}
         # `id` of a term -> its name; the terms live as long as the actions are collected.
@@ -266,7 +279,7 @@ class Actions:
         if not fits or len(columns) > _COLUMNS or len(floats) > 1 or len(strings) > 1:
             self.others.append(self._action(called, number, args, sorts))
             return
-        form = _Form(called, tuple(lengths))
+        form = Form(called, tuple(lengths))
         self.forms[form] = None
         known = self._names.forms.setdefault(form, len(self._names.forms))
         columns += [0] * (_COLUMNS - len(columns))

@@ -13,9 +13,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from eqsynth.egraph.commands import SPAN, Actions, Names, declarations, run
+from eqsynth.egraph.commands import SPAN, Actions, Form, Names, declarations, run
 from eqsynth.egraph.reading import Classes, Functions, Reader, Rows, number
 from eqsynth.egraph.snapshot import EClass, Handle, Snapshot, smallest_terms
 from eqsynth.errors import SaturationError
@@ -33,6 +33,10 @@ if logging.getLogger("egglog").level == logging.NOTSET:
 # The class of a Rust panic. It isn't a subclass of Exception, and egglog doesn't export it.
 _PANIC = "PanicException"
 
+MOST_FORMS = 400
+"""The most forms of terms whose rules an e-graph keeps. A form costs 0.18 ms to add, and the
+segments of a program mostly have the same ones: 12 segments of VGG-16 have 63 forms each."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -43,6 +47,20 @@ class Step:
     tuples: int
 
 
+class _Kept(NamedTuple):
+    """An e-graph for the next engine with the same rules.
+
+    Attributes:
+        ruled: the forms of inserted terms whose rules the e-graph has (``commands.py``).
+        wanted: further forms that the last engine met. The next engine adds their rules once for
+            all engines after it; an engine that is the last one wouldn't get anything for them.
+    """
+
+    egraph: egg.EGraph
+    ruled: tuple[Form, ...] = ()
+    wanted: tuple[Form, ...] = ()
+
+
 class Engine:
     """An e-graph with the rules of a `RuleSet`, run one step at a time."""
 
@@ -50,13 +68,17 @@ class Engine:
         self.rules = rules
         self.dead = False
         self._key = ("engine", *rules.declarations, *(t for r in rules.rules for t in r.program))
-        self._egraph = rewind.take(self._key) or self._founded()
+        kept: _Kept = rewind.take(self._key) or _Kept(self._founded())
+        self._egraph, self._names = kept.egraph, Names(rules, kept.ruled)
+        if kept.wanted:
+            self._egraph.run_program(*self._names.founding(kept.wanted))
+        # The forms whose rules stay in the e-graph when it is reset.
+        self._lasting = tuple(self._names.ruled)
         rewind.mark(self._egraph)
         # Rule -> CPU seconds, and how often it ran.
         self.spent_s: defaultdict[str, float] = defaultdict(float)
         self.steps: Counter[str] = Counter()
         self._handles = 0
-        self._names = Names(rules)
         # Rules applied since the analyses last ran without a conflict: the suspects at the next
         # conflict.
         self._suspects: list[str] = []
@@ -76,7 +98,9 @@ class Engine:
             self.dead, self._frozen = True, None
             self._names.close()
             rewind.rewind(self._egraph)
-            rewind.keep(self._key, self._egraph)
+            # Forms are only added, so those of this engine alone come after the lasting ones.
+            new = tuple(self._names.ruled)[len(self._lasting) : MOST_FORMS]
+            rewind.keep(self._key, _Kept(self._egraph, self._lasting, new))
 
     def _founded(self) -> egg.EGraph:
         """Return a new e-graph with the declarations and rules."""

@@ -13,7 +13,8 @@ from eqsynth.egraph.commands import Actions, Names
 from eqsynth.egraph.engine import Engine
 from eqsynth.egraph.snapshot import EClass, ENode, Handle, smallest_terms
 from eqsynth.errors import SaturationError
-from eqsynth.rules import RuleSet, load_text
+from eqsynth.rules import RuleSet, load_text, rewind
+from eqsynth.rules.bindings import egg
 
 TEXT = """\
 ;; Status validated
@@ -306,6 +307,57 @@ def test_equal_parts_that_are_two_objects_are_built_once(rules: RuleSet) -> None
     other = ("Read", Handle(100), [("It", 0, 3), ("It", 1, 4)], 0.0)
     actions.add_union(Handle(next(handles)), ("Scope", [3, 4], [], "sum", other))
     assert len(actions.fresh) == 2  # another fill is another read
+
+
+def rules_added(engine: Engine, monkeypatch: pytest.MonkeyPatch, term: Any) -> int:
+    """The rules that inserting the term adds to the e-graph."""
+    added: list[Any] = []
+    step = engine._step
+
+    def seen(doing: str, *commands: Any) -> Any:
+        added.extend(c for c in commands if isinstance(c, egg.RuleCommand))
+        return step(doing, *commands)
+
+    monkeypatch.setattr(engine, "_step", seen)
+    engine.insert([term])
+    return len(added)
+
+
+def test_an_e_graph_keeps_the_rules_of_the_forms_that_it_met(
+    rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of one program have terms of the same forms, so the rules of these are added once.
+    What the next engine inserts is what a new e-graph would hold."""
+    rewind._threads.kept.owners.clear()
+    term, other = ("Relu", leaf("x", 2)), ("Add", leaf("x", 2, 3), ("Relu", leaf("y", 2, 3)))
+    found = []
+    # Input with a shape of 2, Relu; then Input with a shape of 2, 3 and Add.
+    for one, new in ((term, 2), (term, 0), (other, 2), (term, 0), (other, 0)):
+        engine = Engine(rules)
+        assert rules_added(engine, monkeypatch, one) == new
+        found.append((engine.enodes(), engine.snapshot().classes))
+        engine.close()
+    rewind._threads.kept.owners.clear()
+    for one, n in ((term, 3), (other, 4)):
+        engine = Engine(rules)
+        engine.insert([one])
+        assert found[n] == (engine.enodes(), engine.snapshot().classes)
+        rewind._threads.kept.owners.clear()
+
+
+def test_an_e_graph_keeps_the_rules_of_so_many_forms(
+    rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eqsynth.egraph.engine.MOST_FORMS", 5)
+    rewind._threads.kept.owners.clear()
+    for _ in range(3):
+        engine = Engine(rules)
+        for rank in range(1, 10):
+            engine.insert([leaf("x", *range(rank))])
+        assert engine.enodes() == 9
+        lasting = len(engine._lasting)
+        engine.close()
+    assert lasting == 5
 
 
 def test_what_fits_no_row_goes_in_all_the_same(engine: Engine) -> None:
