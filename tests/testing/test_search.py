@@ -6,12 +6,14 @@ in ``test_planted_faults.py``.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from eqsynth.egraph.schedule import PROVE_PHASES
 from eqsynth.ir.index import Index
+from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.testing import assert_search_sound
@@ -28,6 +30,9 @@ DTYPES = ("float32", "float32", "int64", "uint8", "bool")
 @given(operator_programs(steps=4, dtypes=DTYPES), st.data())
 def test_random_programs_are_sound_and_idempotent(root: Tensor, data: st.DataObject) -> None:
     env = data.draw(environments(root, kinds=("normal", "ties", "negative", "sparse", "zeros")))
+    # The equalities hold for finite numbers: log(0) * 0, of a place that padding added, is NaN.
+    values = evaluate_all([root], env).values()
+    assume(all(np.isfinite(value).all() for value in values))
     search = assert_search_sound([root], rules=RULES, phases=PROVE_PHASES, env=env)
     again = assert_search_sound(search.found["flops"], rules=RULES, objectives=("flops",), env=env)
     assert again.costs["flops"][1] <= search.costs["flops"][1] * (1 + 1e-9)
