@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.kernel import Backend, Fusing, Kernel, Layout
+from eqsynth.extract.row_chains import RowChains
 from eqsynth.ir.indices import is_whole
 from eqsynth.ir.scalar import Read, leaves
 from eqsynth.ir.tensor import (
@@ -108,14 +109,14 @@ def candidates(
                 if key not in cache:
                     cache[key] = [k for b in backends for k in b.kernels(term, constants)]
                 found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
-    for ref, own_members in graph.classes.items():
+    chains = RowChains(graph)
+    for ref in graph.classes:
         if ref.constant or ref.type.nbytes > limit_bytes:
             continue
         if time.monotonic() >= until:
             break
-        for member in own_members:
-            for region in fused(graph, ref, member, literals):
-                found[ref] += _of_region(region, backends)
+        for region in fused(graph, ref, literals, chains):
+            found[ref] += _of_region(region, backends)
     return found
 
 
@@ -135,6 +136,16 @@ def unplaced(region: Region) -> Region:
 
 
 def fused(
+    graph: EGraph, ref: ClassRef, literals: Mapping[ClassRef, Tensor], chains: RowChains
+) -> Iterator[Region]:
+    """The regions that compute a class and that one kernel may compute: maps that read a reduction
+    through literals, and row chains."""
+    for member in graph.classes[ref]:
+        yield from _through_literals(graph, ref, member, literals)
+    yield from chains.regions(ref)
+
+
+def _through_literals(
     graph: EGraph, ref: ClassRef, member: Tensor, literals: Mapping[ClassRef, Tensor]
 ) -> Iterator[Region]:
     """Regions of a map that reads a reduction through literals, with the reduction in place of the

@@ -26,6 +26,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.regions import on_engines
+from eqsynth.extract.row_chains import RowChains
 from eqsynth.extract.search import Extraction, OnEngine
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor
@@ -156,12 +157,13 @@ def _placed(plan: Plan, graph: EGraph) -> Plan:
     if given != set(plan.inputs.values()) or [s[0] for s in plan.outputs] != list(graph.roots):
         raise ValueError("inputs or outputs of another program")
     at_hand, steps, literals = given, [], literals_of(graph)
+    chains = RowChains(graph)
     for step in plan.steps:
         if not at_hand.issuperset(step.args):
             raise ValueError("a step reads what isn't computed yet")
         if not all(ref in graph.classes and ref.constant for ref in step.constants.values()):
             raise ValueError("a constant is none of the program's")
-        steps.append(_step(step, graph, places, literals))
+        steps.append(_step(step, graph, places, literals, chains))
         at_hand |= {step.result, *step.also}
     if not at_hand.issuperset(s for s in plan.outputs if not s[0].constant):
         raise ValueError("an output isn't computed")
@@ -173,6 +175,7 @@ def _step(
     graph: EGraph,
     places: Mapping[Tensor, tuple[ClassRef, Tensor]],
     literals: Mapping[ClassRef, Tensor],
+    chains: RowChains,
 ) -> PlanStep:
     """Return a step over the e-graph's own member.
 
@@ -192,8 +195,8 @@ def _step(
         # Compared with the regions that extraction makes of the class. A region can't be looked up
         # among the members: a term with a literal may stand in several classes.
         (ref,) = results
-        own = (region for m in graph.classes[ref] for region in fused(graph, ref, m, literals))
-        right = member in own and args == list(member.args)
+        right = member in fused(graph, ref, literals, chains)
+        right = right and args == list(member.args)
         right = right and step.kernel.term == unplaced(member)
     else:
         ref, member = places[member]

@@ -151,6 +151,16 @@ class Band(Schedule):
     tasks: int = TASKS
 
 
+@dataclass(frozen=True)
+class Chain(Schedule):
+    """The scopes of a row chain are computed for one row after the other, and what one of them
+    reads of another stays in memory for a single row. A reduction along neighbours accumulates
+    ``width`` partial results."""
+
+    width: int
+    tasks: int = TASKS
+
+
 # ---- of blocks of threads with shared memory ------------------------------------------------
 
 
@@ -214,7 +224,7 @@ class Tiles(Schedule):
 KINDS: Final[Mapping[str, type[Schedule]]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Rows, Flat, Tile, Lanes, Fold, Block, Matrices, Band, Grid, Team, Turn, Tiles
+        Rows, Flat, Tile, Lanes, Fold, Block, Matrices, Band, Chain, Grid, Team, Turn, Tiles
     )
 }  # fmt: skip
 CLASSES: Final = kept.classes(*KINDS.values())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, applied
 from eqsynth.ir.normal import canonical_form, remembered
-from eqsynth.ir.scalar import Read, Scalar, Value, rewrite_leaves
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.scalar import Read, Scalar, Value, leaves, rewrite_leaves
+from eqsynth.ir.tensor import Scope, Tensor
 
 
 def expressions(index: Index) -> Iterator[Index]:
@@ -129,6 +129,36 @@ def least_form(scope: Scope) -> Scope:
     """Return the scope in canonical form, with its indices in least form."""
     body = with_indices(scope.body, least)
     return canonical_form(Scope(scope.traversal, scope.reduction, body, scope.reducer))
+
+
+def axes_at(scope: Scope, own: Sequence[int], tensor: Tensor) -> tuple[int, ...] | None:
+    """The axes along which a scope reads a tensor at some of its own iterators; None if it doesn't,
+    or if two reads differ in them.
+
+    >>> from eqsynth.ir.scalar import Prod
+    >>> from eqsynth.ir.tensor import Input
+    >>> from eqsynth.ir.types import TensorType
+    >>> i, j = Index.iterator(0, 4), Index.iterator(1, 8)
+    >>> x = Input("x", TensorType((8, 4), "float32"))
+    >>> axes_at(Scope((4, 8), (), Prod((Read(x, (j, i)), Read(x, (j - 1, i))))), (0,), x)
+    (1,)
+    """
+    found: set[tuple[int, ...]] = set()
+    for leaf in leaves(scope.body):
+        if isinstance(leaf, Read) and leaf.tensor == tensor:
+            here = []
+            for slot in own:
+                extent = scope.traversal[slot]
+                places = [
+                    axis
+                    for axis, index in enumerate(leaf.index)
+                    if tensor.shape[axis] == extent and index == Index.iterator(slot, extent)
+                ]
+                if not places:
+                    return None
+                here.append(places[0])
+            found.add(tuple(here))
+    return found.pop() if len(found) == 1 else None
 
 
 def is_whole(read: Read, scope: Scope) -> bool:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from tvm import tirx
 from tvm.tirx import ForKind
@@ -57,7 +58,8 @@ class Emitter:
         self.name = name
         self.args: tuple[Tensor, ...] = nest.args
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
-        self.index_dtype = "int32" if max(sizes) < 2**30 and self._small() else "int64"
+        small = max(sizes) < 2**30 and all(map(_is_small, (nest, *nest.before)))
+        self.index_dtype = "int32" if small else "int64"
         # The dtype in which the body is computed and added up, and the body in this dtype.
         self.kind, self.body = accumulation(nest.scope)
         self.dtype = arithmetic(self.kind)
@@ -82,12 +84,15 @@ class Emitter:
                 self.flat[position] = self._parameter(f"x{position}", arg, nest.layouts[position])
         self.out = self._parameter("result", nest.scope, nest.result)
 
-    def _small(self) -> bool:
-        """Whether all indices and addresses fit into 32 bits with room to spare."""
-        indices = [self.nest.output, *(a.address for a in self.nest.accesses.values())]
-        indices += [index for a in self.nest.accesses.values() for index, _ in a.guards]
-        indices += [v.index for v in leaves(self.nest.scope.body) if isinstance(v, Value)]
-        return all(-(2**30) < low and high < 2**30 for low, high in map(Index.range, indices))
+    def of(self, nest: LoopNest, out: Any) -> Self:
+        """Return an emitter of another nest in the same function, whose result goes to the buffer
+        ``out``."""
+        other = copy(self)
+        other.nest, other.out, other.empty = nest, out, 0 in nest.scope.reduction
+        other.vectors = []
+        other.kind, other.body = accumulation(nest.scope)
+        other.dtype = arithmetic(other.kind)
+        return other
 
     def _parameter(self, name: str, tensor: Tensor, layout: Layout) -> Any:
         """Declare a parameter whose shape and strides are checked at the call; return the same
@@ -394,6 +399,14 @@ class Emitter:
         dtype = self.nest.scope.dtype
         kept = to_storage(convert(value, self.dtype, arithmetic(dtype)), dtype)
         return [tirx.BufferStore(self.out, kept, [address])]
+
+
+def _is_small(nest: LoopNest) -> bool:
+    """Whether all indices and addresses fit into 32 bits with room to spare."""
+    indices = [nest.output, *(a.address for a in nest.accesses.values())]
+    indices += [index for a in nest.accesses.values() for index, _ in a.guards]
+    indices += [v.index for v in leaves(nest.scope.body) if isinstance(v, Value)]
+    return all(-(2**30) < low and high < 2**30 for low, high in map(Index.range, indices))
 
 
 def ceil_div(value: int, divisor: int) -> int:

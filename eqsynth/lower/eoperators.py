@@ -18,7 +18,17 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.schedule import Band, Block, Flat, Fold, Lanes, Matrices, Schedule, Tile
+from eqsynth.extract.schedule import (
+    Band,
+    Block,
+    Chain,
+    Flat,
+    Fold,
+    Lanes,
+    Matrices,
+    Schedule,
+    Tile,
+)
 from eqsynth.ir.scalar import Read
 from eqsynth.lower.band_code import BandCode
 from eqsynth.lower.bands import band_product
@@ -27,10 +37,11 @@ from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.matrix_code import MatrixCode
 from eqsynth.lower.scalar_code import ON_STACK, index_code
-from eqsynth.lower.scalar_functions import Expr, loaded
+from eqsynth.lower.scalar_functions import Expr, loaded, stored
 from eqsynth.lower.schedules import (
     LANES,
     block_loops,
+    folds,
     refusal,
     schedules,
     tile_loop,
@@ -83,6 +94,8 @@ class _Schedules(Emitter):
                 return self._block(schedule)
             case Matrices(width=width):
                 return self._matrices(width)
+            case Chain(width=width):
+                return self._chain(width)
             case Band():
                 band = band_product(self.nest)
                 assert band is not None, "refused where there is none"
@@ -295,38 +308,78 @@ class _Schedules(Emitter):
     def _fold(self, width: int) -> list[Any]:
         """One result at a time: registers hold ``width`` partial results of its reduction, which
         are combined at the end."""
+        return self._outer(
+            self._ordered(self.nest.traversal), lambda at: self._folded(width, at)
+        )
+
+    def _folded(self, width: int, at: dict[int, Expr]) -> list[Any]:
+        """One result of ``_fold``."""
         *around, inner = self.nest.reduction
         whole, rest = divmod(inner.extent, width)
         reduction = (*around, Loop(-3, whole))
+        partial = self._local(width)
 
-        def point(at: dict[int, Expr]) -> list[Any]:
-            partial = self._local(width)
+        def coordinates(lane: Expr, r: dict[int, Expr]) -> dict[int, Expr]:
+            return {**at, **r, inner.slot: r.get(-3, self._int(0)) * self._int(width) + lane}
 
-            def coordinates(lane: Expr, r: dict[int, Expr]) -> dict[int, Expr]:
-                return {**at, **r, inner.slot: r.get(-3, self._int(0)) * self._int(width) + lane}
+        statements = self._registers(
+            (1, width),
+            lambda _, lane, r: coordinates(lane, r),
+            tuple(loop for loop in reduction if loop.extent > 1),
+            lambda _, lane, value: [tirx.BufferStore(partial, value, [lane])],
+        )
+        step = width
+        while step > 1:
+            step //= 2
+            halved = self._plus(partial, step)
+            for start in range(0, step, LANES):
+                statements += self._vector(self._int(start), halved, min(step, LANES))
+        zero = self._int(0)
+        if rest:
+            begin = self._int(whole * width)
+            statements += self._plain(around, at, lambda r: self._for(
+                rest, lambda j: self._step(partial, zero, {**r, inner.slot: begin + j})
+            ))  # fmt: skip
+        statements += self._store(at, tirx.BufferLoad(partial, [zero]))
+        return [tirx.AllocBuffer(partial, ON_STACK), *statements]
 
-            statements = self._registers(
-                (1, width),
-                lambda _, lane, r: coordinates(lane, r),
-                tuple(loop for loop in reduction if loop.extent > 1),
-                lambda _, lane, value: [tirx.BufferStore(partial, value, [lane])],
-            )
-            step = width
-            while step > 1:
-                step //= 2
-                halved = self._plus(partial, step)
-                for start in range(0, step, LANES):
-                    statements += self._vector(self._int(start), halved, min(step, LANES))
-            zero = self._int(0)
-            if rest:
-                begin = self._int(whole * width)
-                statements += self._plain(around, at, lambda r: self._for(
-                    rest, lambda j: self._step(partial, zero, {**r, inner.slot: begin + j})
-                ))  # fmt: skip
-            statements += self._store(at, tirx.BufferLoad(partial, [zero]))
-            return [tirx.AllocBuffer(partial, ON_STACK), *statements]
+    def _chain(self, width: int) -> list[Any]:
+        """The scopes of a row chain, one row after the other. The results of a row that are read
+        again lie on the stack."""
+        nests = (*self.nest.before, self.nest)
+        rows = [Loop(slot, self.nest.scope.traversal[slot]) for slot in self.nest.rows]
 
-        return self._outer(self._ordered(self.nest.traversal), point)
+        def row(at: dict[int, Expr]) -> list[Any]:
+            allocated: list[Any] = []
+            code: list[Any] = []
+            for k, nest in enumerate(nests):
+                if nest is self.nest:
+                    out = self.out
+                else:
+                    out = self._held(nest)
+                    allocated.append(tirx.AllocBuffer(out, ON_STACK))
+                    self.flat[len(self.args) + k] = out
+                own = dict(zip(nest.rows, (at[loop.slot] for loop in rows), strict=True))
+                code += self.of(nest, out)._one_row(width, own)
+            return [*allocated, *code]
+
+        return self._outer(rows, row)
+
+    def _held(self, nest: LoopNest) -> Any:
+        """Declare memory for the results of one row."""
+        self.count += 1
+        size = self._int(math.prod(loop.extent for loop in nest.in_a_row))
+        dtype = stored(nest.scope.dtype)
+        return tirx.decl_buffer([size], dtype, f"row{self.count}", scope="local", layout=None)
+
+    def _one_row(self, width: int, at: dict[int, Expr]) -> list[Any]:
+        """The results of one row."""
+        loops = self.nest.in_a_row
+        if folds(self.nest, width):
+            return self._plain(loops, at, lambda point: self._folded(width, point))
+        inner = loops if written_out(self.nest) else self.nest.reduction
+        self.innermost = inner[-1].slot if inner else None
+        return self._plain(loops, at, self._point)
 
 
     def _matrices(self, width: int) -> list[Any]:

@@ -13,12 +13,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
-from eqsynth.extract.kernel import Kernel, Layout, strides
+from eqsynth.extract.kernel import Kernel, Layout, contiguous, strides
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
-from eqsynth.ir.indices import is_whole
+from eqsynth.ir.indices import axes_at, is_whole
 from eqsynth.ir.scalar import Read, Scalar, Value, leaves
-from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal
+from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal, topological
+from eqsynth.ir.work import by_matrices
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class LoopNest:
         fixed: slots that are used in values or guards; their loops aren't merged.
         args: the kernel's arguments, in order.
         after: a map over the scope's result that is applied to each element before it is stored.
+        before: the nests that are computed before this one in each row, in order, if this is the
+            last nest of a row chain. The result of the k-th of them is the argument
+            ``len(args) + k`` of those that follow.
+        rows: the slots of the loops over the rows of a chain, in the same order in each of its
+            nests.
     """
 
     scope: Scope
@@ -84,6 +91,8 @@ class LoopNest:
     fixed: frozenset[int]
     args: tuple[Tensor, ...]
     after: Scope | None = None
+    before: tuple[LoopNest, ...] = ()
+    rows: tuple[int, ...] = ()
 
     @property
     def points(self) -> int:
@@ -92,8 +101,14 @@ class LoopNest:
 
     @property
     def work(self) -> int:
-        """The number of evaluations of the body."""
-        return self.points * math.prod(loop.extent for loop in self.reduction)
+        """The number of evaluations of the bodies."""
+        own = self.points * math.prod(loop.extent for loop in self.reduction)
+        return own + sum(nest.work for nest in self.before)
+
+    @property
+    def in_a_row(self) -> tuple[Loop, ...]:
+        """The loops over the results of one row."""
+        return tuple(loop for loop in self.traversal if loop.slot not in self.rows)
 
 
 def map_after(region: Region) -> tuple[Scope, Scope] | None:
@@ -113,6 +128,42 @@ def map_after(region: Region) -> tuple[Scope, Scope] | None:
     return (reduced, after) if reduced.reduction and whole and plain else None
 
 
+def row_chain(region: Region) -> dict[Scope, tuple[int, ...]] | None:
+    """The scopes of a row chain, arguments first, and for each of them the axes that are the rows,
+    in the same order. None for a region that isn't made of scopes with common rows.
+
+    The leading axes of the result are the rows, as many as there can be; an axis of extent 1 isn't
+    among them.
+    """
+    scopes = [term for term in topological(region.outputs) if args_of(term)]
+    if len(region.outputs) != 1 or len(scopes) < 2:
+        return None
+    found: list[Scope] = []
+    for scope in scopes:
+        if not isinstance(scope, Scope) or not scope.type.size:
+            return None
+        if not all(isinstance(arg, Scope | Input) for arg in args_of(scope)):
+            return None
+        found.append(scope)
+    for count in reversed(range(len(region.shape) + 1)):
+        rows = _rows_of(found, tuple(a for a in range(count) if region.shape[a] != 1))
+        if rows is not None:
+            return rows if count or region.type.size == region.shape[-1] else None
+    return None
+
+
+def _rows_of(scopes: Sequence[Scope], rows: tuple[int, ...]) -> dict[Scope, tuple[int, ...]] | None:
+    """The rows of each scope if these axes are the rows of the last one."""
+    found = {scopes[-1]: rows}
+    for scope in reversed(scopes):
+        for arg in args_of(scope):
+            if isinstance(arg, Scope):
+                axes = axes_at(scope, found[scope], arg)
+                if axes is None or found.setdefault(arg, axes) != axes:
+                    return None
+    return {scope: found[scope] for scope in scopes}
+
+
 def inputs_of(region: Region) -> tuple[Input, ...]:
     """The inputs that stand for a region's arguments in its outputs."""
     return tuple(Input(str(n), arg.type) for n, arg in enumerate(region.args))
@@ -125,30 +176,71 @@ def nest_of(kernel: Kernel) -> LoopNest:
 
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:
-    """The loops and addresses of a scope, with loops merged where memory allows it. For a region:
-    those of its reduction, unmerged, with the map as ``after``."""
-    scope, after, args = term, None, args_of(term)
-    if isinstance(term, Region):
-        parts = map_after(term)
-        assert parts is not None, "no kernel is made of other regions"
-        (scope, after), args = parts, inputs_of(term)
-    assert isinstance(scope, Scope)
+    """The loops and addresses of a scope, with loops merged where memory allows it. For a region
+    that is a reduction through literals and a map: those of the reduction, unmerged, with the map
+    as ``after``. For a row chain: those of its last scope, with the others as ``before``."""
+    steps = strides(term.shape, result)
+    if isinstance(term, Scope):
+        return _nest(term, args_of(term), layouts, result, steps)
+    parts = map_after(term)
+    if parts is not None and by_matrices(parts[0]) is not None:
+        return _nest(parts[0], inputs_of(term), layouts, result, steps, after=parts[1])
+    chain = row_chain(term)
+    assert chain is not None, "no kernel is made of other regions"
+    *scopes, last = chain
+    held: dict[Tensor, tuple[int, ...]] = {}
+    nests: list[LoopNest] = []
+    for scope in scopes:
+        order, own = contiguous(len(scope.traversal)), _in_a_row(scope, chain[scope])
+        nests.append(_nest(scope, inputs_of(term), layouts, order, own, held, chain[scope]))
+        held = {**held, scope: own}
+    nest = _nest(last, inputs_of(term), layouts, result, steps, held, chain[last])
+    return replace(nest, before=tuple(nests))
+
+
+def _in_a_row(scope: Scope, rows: Sequence[int]) -> tuple[int, ...]:
+    """The steps of a result of which one row at a time is in memory: a row begins where the row
+    before began."""
+    shape = tuple(1 if axis in rows else n for axis, n in enumerate(scope.traversal))
+    steps = strides(shape, contiguous(len(shape)))
+    return tuple(0 if axis in rows else step for axis, step in enumerate(steps))
+
+
+def _nest(
+    scope: Scope,
+    args: Sequence[Tensor],
+    layouts: Sequence[Layout],
+    result: Layout,
+    output_steps: Sequence[int],
+    held: Mapping[Tensor, tuple[int, ...]] = MappingProxyType({}),
+    rows: tuple[int, ...] = (),
+    after: Scope | None = None,
+) -> LoopNest:
+    """The nest of one scope.
+
+    Args:
+        output_steps: the steps of the result's axes in memory.
+        held: the scopes of a row chain that are computed before, with their steps in memory.
+        rows: the axes that are the rows of a chain. Their loops aren't merged.
+    """
     steps = {tensor: strides(tensor.shape, layouts[k]) for k, tensor in enumerate(args)}
+    places = {tensor: k for k, tensor in enumerate((*args, *held))}
+    steps |= held
     accesses: dict[Read, Access] = {}
-    fixed: set[int] = set() if after is None else set(range(len(scope.extents)))
+    fixed = set(rows if after is None else range(len(scope.extents)))
     bodies = [scope.body] if after is None else [scope.body, after.body]
     for leaf in (leaf for body in bodies for leaf in leaves(body)):
         if isinstance(leaf, Value):
             fixed.update(it.slot for it in leaf.index.iterators())
         elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape and leaf.tensor in steps:
-            access = access_of(leaf, args.index(leaf.tensor), steps[leaf.tensor])
+            access = access_of(leaf, places[leaf.tensor], steps[leaf.tensor])
             accesses[leaf] = access
             fixed.update(it.slot for index, _ in access.guards for it in index.iterators())
             for atom, _ in access.address.terms:
                 if not isinstance(atom, It):
                     fixed.update(it.slot for it in atom.value.iterators())
     output = Index(0)
-    for slot, step in enumerate(strides(scope.traversal, result)):
+    for slot, step in enumerate(output_steps):
         output = output + Index.iterator(slot, scope.traversal[slot]) * step
     rank = len(scope.traversal)
     nest = LoopNest(
@@ -160,8 +252,9 @@ def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -
         accesses,
         output,
         frozenset(fixed),
-        args,
+        tuple(args),
         after,
+        rows=rows,
     )
     largest = {
         loop.slot: max((abs(a.stride(loop.slot) or 0) for a in accesses.values()), default=0)

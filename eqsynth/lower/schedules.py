@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from eqsynth.extract.schedule import Band, Block, Flat, Fold, Lanes, Matrices, Rows, Schedule, Tile
+from eqsynth.extract.schedule import (
+    Band,
+    Block,
+    Chain,
+    Flat,
+    Fold,
+    Lanes,
+    Matrices,
+    Rows,
+    Schedule,
+    Tile,
+)
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.bands import HALF, band_product, panel_elements
@@ -28,6 +39,9 @@ LANES: Final = 16
 UNROLL: Final = 16
 # Below this many evaluations of the body, waking a second thread costs more than it saves.
 PARALLEL_GRAIN: Final = 16384
+# The most bytes that a kernel holds for one row. They lie on a thread's stack, and half of a
+# second-level cache holds them.
+ON_STACK_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,9 @@ def this_machine() -> Machine:
 
 def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     """The schedules worth timing for a nest that memory bounds, the safest first."""
+    if nest.before:
+        offered = Chain(_fold_width(nest))
+        return (offered,) if refusal(nest, offered) is None else ()
     if not nest.traversal and not nest.reduction or not nest.work:
         return (Rows(),)
     tiles = tiles_of(nest)
@@ -96,6 +113,28 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     # LLVM vectorizes plain loops over results if the reduction is short enough to be unrolled; for
     # a long one it does not, and then rows are offered only if nothing else is.
     return (Rows(), *found) if written_out(nest) or not found else tuple(found)
+
+
+def _fold_width(chain: LoopNest) -> int:
+    """As many partial results as the longest reduction of a chain is worth."""
+    steps = (nest.reduction[-1].extent for nest in (*chain.before, chain) if nest.reduction)
+    return 4 * LANES if max(steps, default=0) >= 8 * LANES else LANES
+
+
+def folds(nest: LoopNest, width: int) -> bool:
+    """Whether one result of a reduction is accumulated in ``width`` partial results."""
+    if not nest.reduction or not nest.work:
+        return False
+    inner = nest.reduction[-1]
+    return inner.extent >= width and contiguous_along(nest, inner)
+
+
+def row_bytes(chain: LoopNest) -> int:
+    """The bytes of what a chain holds for one row."""
+    return sum(
+        ITEMSIZE[nest.scope.dtype] * math.prod(loop.extent for loop in nest.in_a_row)
+        for nest in chain.before
+    )
 
 
 def _tile_side(loop: Loop) -> int:
@@ -190,6 +229,8 @@ def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
     traversal, reduction = nest.traversal, nest.reduction
     if nest.after is not None and not isinstance(schedule, Matrices):
         return "it has no place for the map after the reduction"
+    if bool(nest.before) is not isinstance(schedule, Chain):
+        return "a row chain has its own kind of schedule, and nothing else has it"
     match schedule:
         case Rows():
             return None
@@ -223,6 +264,12 @@ def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
             if tiles is None:
                 return "it doesn't take data through literals"
             return _too_wide(width, tiles.lanes)
+        case Chain(width=width):
+            if row_bytes(nest) > ON_STACK_BYTES:
+                return "a row is larger than what may lie on the stack"
+            if width & (width - 1):
+                return "partial results are combined by halves"
+            return "a width is no multiple of half a vector" if width % (LANES // 2) else None
         case Band(rows=rows, columns=columns, panel=panel):
             product = band_product(nest)
             if product is None:

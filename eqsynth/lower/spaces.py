@@ -4,6 +4,7 @@
     reduction    bound by memory       rows, lanes, fold, block
     contraction  bound by arithmetic   block
     band product bound by arithmetic   band
+    row chain    bound by memory       chain
 
 A space refuses points that are no schedules of the nest, and points that need more registers, cache
 or code than is useful. Other devices have spaces of their own. Not here: which schedules are
@@ -21,6 +22,7 @@ from eqsynth.extract.schedule import (
     TASKS,
     Band,
     Block,
+    Chain,
     Flat,
     Fold,
     Lanes,
@@ -122,7 +124,7 @@ def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> di
     found: dict[str, Parameter] = {}
     if len(kinds) > 1:
         found["kind"] = Category(kinds)
-    if {Flat, Lanes, Fold, Matrices} & set(kinds):
+    if {Flat, Lanes, Fold, Matrices, Chain} & set(kinds):
         found["width"] = Discrete(_WIDTHS)
     if Tile in kinds:
         position = tile_loop(nest)
@@ -141,7 +143,7 @@ def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> di
         found["columns"] = Factorization(smooth(-(-column.extent // HALF), base), 3)
     if nest.reduction:
         found["depth"] = Factorization(nest.reduction[-1].extent, 2)
-    if len(nest.traversal) > 1:
+    if len(nest.traversal) > 1 and kinds != (Chain,):
         found["order"] = Permutation(len(nest.traversal))
     if nest.work >= PARALLEL_GRAIN:
         found["tasks"] = Discrete(_TASKS)
@@ -170,7 +172,7 @@ def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
     if by_arithmetic:
         return (Block,)
     tried: list[Schedule] = [Rows(), Flat(1), Tile(1, 1), Lanes(HALF), Fold(HALF), Block(1, HALF)]
-    tried.append(Matrices(HALF))
+    tried += [Matrices(HALF), Chain(HALF)]
     return tuple(type(schedule) for schedule in tried if refusal(nest, schedule) is None)
 
 
@@ -180,6 +182,8 @@ def _schedule(nest: LoopNest, values: Mapping[str, Any]) -> Schedule | Refused:
     tasks, order = values.get("tasks", TASKS), values.get("order", ())
     if "panel" in values:
         return Band(values["height"], values["width"], values["panel"], tasks)
+    if nest.before:
+        return Chain(values["width"], tasks)
     unrolled = values["depth"][1] if "depth" in values else 1
     if order == tuple(range(len(order))):
         order = ()
@@ -224,7 +228,13 @@ def _point(nest: LoopNest, schedule: Schedule, parameters: Mapping[str, Paramete
         case Block(rows=rows, columns=columns):
             split("rows", schedule.rows_together, rows)
             split("columns", schedule.columns_together, columns // HALF)
-        case Flat(width=width) | Lanes(width=width) | Fold(width=width) | Matrices(width=width):
+        case (
+            Flat(width=width)
+            | Lanes(width=width)
+            | Fold(width=width)
+            | Matrices(width=width)
+            | Chain(width=width)
+        ):
             values["width"] = width
         case Band(rows=rows, columns=columns, panel=panel):
             values |= {"height": rows, "width": columns, "panel": panel}
@@ -289,10 +299,10 @@ def _too_much(nest: LoopNest, schedule: Schedule, machine: Machine, most: int) -
 
 def _registers(nest: LoopNest, schedule: Schedule, machine: Machine) -> int:
     """The vector registers that the unfinished results and the operands of one step take."""
-    kind, _ = accumulation(nest.scope)
-    size = max(ITEMSIZE[kind], 4)
+    kinds = (accumulation(each.scope)[0] for each in (nest, *nest.before))
+    size = max(4, *(ITEMSIZE[kind] for kind in kinds))
     match schedule:
-        case Lanes(width=width) | Fold(width=width) | Matrices(width=width):
+        case Lanes(width=width) | Fold(width=width) | Matrices(width=width) | Chain(width=width):
             return -(-width * size // machine.register_bytes)
         case Block(rows=rows, columns=columns) | Band(rows=rows, columns=columns):
             wide = -(-columns * size // machine.register_bytes)
@@ -304,7 +314,7 @@ def _code(nest: LoopNest, schedule: Schedule) -> int:
     """The number of vector operations that the innermost part writes out."""
     vectors = 1
     match schedule:
-        case Lanes(width=width) | Fold(width=width):
+        case Lanes(width=width) | Fold(width=width) | Chain(width=width):
             vectors = -(-width // LANES)
         case Block(rows=rows, columns=columns):
             vectors = rows * -(-columns // LANES)
@@ -318,4 +328,5 @@ def _code(nest: LoopNest, schedule: Schedule) -> int:
             around = math.prod(loop.extent for loop in (*tiles.loops, tiles.lanes))
             return -(-width // LANES) * -(-flops(nest.scope) // around)
     steps = getattr(schedule, "unrolled", 1)
-    return vectors * int(steps) * (operations(nest.scope.body) + 1)
+    most = max(operations(each.scope.body) for each in (nest, *nest.before))
+    return vectors * int(steps) * (most + 1)

@@ -48,6 +48,7 @@ from eqsynth.lower.loop_nest import (
     loop_nest,
     map_after,
     nest_of,
+    row_chain,
 )
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import band, block, refusal, schedules, this_machine
@@ -109,10 +110,12 @@ class TvmBackend:
 
     def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """Kernels for a region that is a reduction through literal matrices and a map over its
-        result (bias, residual, activation): the map runs before the result is stored. No kernels
-        for other regions."""
+        result (bias, residual, activation): the map runs before the result is stored. And for a row
+        chain. No kernels for other regions."""
         parts = map_after(region)
         if parts is None or by_matrices(parts[0]) is None:
+            if row_chain(region) is not None:
+                yield from self._chains(region, constants)
             return
         reduced, _ = parts
         for inputs, output in _layouts(reduced):
@@ -124,6 +127,17 @@ class TvmBackend:
             for schedule in schedules(loop_nest(region, layouts, output)):
                 name = f"{self.name}.matrices"
                 yield Kernel(region, constants, name, layouts, output, schedule)
+
+    def _chains(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+        layouts = tuple(contiguous(len(arg.shape)) for arg in region.args)
+        output = contiguous(len(region.shape))
+        nest = loop_nest(region, layouts, output)
+        for schedule in schedules(nest):
+            kernel = Kernel(region, constants, f"{self.name}.chain", layouts, output, schedule)
+            yield kernel
+            found = tuned.best(kernel, tuned_for())
+            if found is not None and found != schedule and refusal(nest, found) is None:
+                yield replace(kernel, schedule=found)
 
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]

@@ -1,0 +1,213 @@
+"""Row chains: a map and the scopes below it that share its rows, as one region.
+
+    m[i] = max_j x[i, j],  e[i, j] = exp(x[i, j] - m[i]),  s[i] = sum_j e[i, j],  e[i, j] / s[i]
+    ->  one region over x: one kernel reads a row once, and e and s never leave the cache
+
+As kernels of their own these four pass over x and e six times. Not here: the kernel of a chain
+(``lower/row_chain.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from eqsynth.egraph.graph import EGraph
+from eqsynth.ir.indices import axes_at
+from eqsynth.ir.scalar import Call, composites
+from eqsynth.ir.tensor import ClassRef, Input, Region, Scope, Tensor, args_of, over
+from eqsynth.ir.work import flops
+
+Rows = tuple[int, ...]
+
+MOST_SCOPES: Final = 8
+"""The most scopes of a chain."""
+
+MOST_CHAINS: Final = 2
+"""The most chains of a class, without those that compute a value that several scopes read."""
+
+MOST_OPTIONS: Final = 4
+"""How many members of a class are considered for a chain, those with the least work first."""
+
+FEWEST: Final = 16
+"""The fewest elements of a row of the result."""
+
+REUSE: Final = 4
+"""A reduction with at least this many FLOPs per element moved is a kernel of its own: blocks of
+registers are worth more to it than the cache is."""
+
+_FUNCTION: Final = 8
+"""What a function counts, in sums and products."""
+
+
+@dataclass
+class _Best:
+    """The chain with the least work so far, and the axes of its classes that are its rows."""
+
+    work: float = math.inf
+    scopes: Mapping[ClassRef, Scope] = field(default_factory=dict)
+    rows: Mapping[ClassRef, Rows] = field(default_factory=dict)
+
+
+class RowChains:
+    """The row chains of an e-graph."""
+
+    def __init__(self, graph: EGraph) -> None:
+        self._graph = graph
+        self._options: dict[ClassRef, list[Scope]] = {}
+        self._reducing: dict[tuple[ClassRef, Rows], bool] = {}
+
+    def regions(self, ref: ClassRef) -> Iterator[Region]:
+        """The chains that end in a map of this class, those with the least work first: at most
+        `MOST_CHAINS`. A chain of which several scopes read one value that is another map is
+        followed by the same chain with that map in it.
+        """
+        members = self._graph.classes[ref]
+        maps = [m for m in members if isinstance(m, Scope) and not m.reduction and m.type.size]
+        found = [best for member in maps if (best := self._least(ref, member)).scopes]
+        for best in sorted(found, key=lambda best: best.work)[:MOST_CHAINS]:
+            yield _region(ref, best.scopes)
+            more = self._with_shared(best)
+            if more is not None:
+                yield _region(ref, more)
+
+    def _least(self, ref: ClassRef, member: Scope) -> _Best:
+        """The chain with the least work that ends in a map, with as many leading axes as rows as
+        there can be."""
+        for count in reversed(range(len(member.traversal))):
+            rows = tuple(axis for axis in range(count) if member.traversal[axis] != 1)
+            best = _Best()
+            if math.prod(member.traversal[count:]) >= FEWEST and self._inside(member, rows):
+                self._grow({ref: member}, {ref: rows}, _work(member), best)
+            if best.scopes:
+                return best
+        return _Best()
+
+    def _of(self, ref: Tensor) -> list[Scope]:
+        """The members of a class that may stand in a chain."""
+        assert isinstance(ref, ClassRef)
+        if ref not in self._options:
+            scopes = [m for m in self._graph.classes[ref] if isinstance(m, Scope) and _fits(m)]
+            self._options[ref] = sorted(scopes, key=_work)[:MOST_OPTIONS]
+        return self._options[ref]
+
+    def _reduces(self, ref: ClassRef, rows: Rows) -> bool:
+        """Whether a class has one value for each row, which is a reduction, or is computed row by
+        row from such a class."""
+        key = ref, rows
+        if key not in self._reducing:
+            self._reducing[key] = False  # while it is looked at: a cycle doesn't lead to one
+            self._reducing[key] = any(self._may_stand(option, rows) for option in self._of(ref))
+        return self._reducing[key]
+
+    def _may_stand(self, scope: Scope, rows: Rows) -> bool:
+        one = math.prod(n for axis, n in enumerate(scope.traversal) if axis not in rows) == 1
+        return bool(scope.reduction) and one or bool(self._inside(scope, rows))
+
+    def _inside(self, scope: Scope, rows: Rows) -> dict[ClassRef, Rows]:
+        """The classes that a scope reads row by row, and that reductions lead to, with their rows."""
+        found: dict[ClassRef, Rows] = {}
+        for arg in args_of(scope):
+            axes = axes_at(scope, rows, arg) if _is_open(arg) else None
+            if axes is not None and isinstance(arg, ClassRef) and self._reduces(arg, axes):
+                found[arg] = axes
+        return found
+
+    def _grow(
+        self,
+        chosen: dict[ClassRef, Scope],
+        rows: dict[ClassRef, Rows],
+        work: float,
+        best: _Best,
+    ) -> None:
+        """Choose a member for each class inside of the chain; keep the choice with the least
+        work."""
+        if work >= best.work or len(chosen) > MOST_SCOPES:
+            return
+        missing: dict[ClassRef, Rows] = {}
+        for ref, scope in chosen.items():
+            for arg, axes in self._inside(scope, rows[ref]).items():
+                if {**missing, **rows}.get(arg, axes) != axes:
+                    return
+                if arg not in chosen:
+                    missing[arg] = axes
+        if not missing:
+            if _in_order(chosen) is not None:
+                best.work, best.scopes, best.rows = work, chosen, rows
+            return
+        ref, axes = next(iter(missing.items()))
+        for option in self._of(ref):
+            if self._may_stand(option, axes):
+                more = work + _work(option)
+                self._grow({**chosen, ref: option}, {**rows, ref: axes}, more, best)
+
+    def _with_shared(self, best: _Best) -> dict[ClassRef, Scope] | None:
+        """The chain with the maps in it that several of its scopes read: ``x = a + b`` before a
+        LayerNorm. None if there are none."""
+        readers: dict[ClassRef, list[Rows | None]] = {}
+        for ref, scope in best.scopes.items():
+            for arg in args_of(scope):
+                if isinstance(arg, ClassRef) and _is_open(arg) and arg not in best.scopes:
+                    readers.setdefault(arg, []).append(axes_at(scope, best.rows[ref], arg))
+        found = dict(best.scopes)
+        for arg, axes in readers.items():
+            if len(axes) < 2 or axes[0] is None or len({*axes}) != 1:
+                continue
+            maps = [o for o in self._of(arg) if not o.reduction and not {*args_of(o)} & {*found}]
+            if maps:
+                found[arg] = maps[0]
+        return found if len(found) > len(best.scopes) and _in_order(found) is not None else None
+
+
+def _region(ref: ClassRef, chosen: Mapping[ClassRef, Scope]) -> Region:
+    order = _in_order(chosen)
+    assert order is not None
+    terms: dict[Tensor, Tensor] = {}
+    given: list[ClassRef] = []
+    for inner in order:
+        for arg in args_of(chosen[inner]):
+            if arg not in terms and arg not in chosen:
+                assert isinstance(arg, ClassRef)
+                terms[arg] = Input(str(len(given)), arg.type)
+                given.append(arg)
+        terms[inner] = over(chosen[inner], terms)
+    return Region((terms[ref],), tuple(given))
+
+
+def _is_open(arg: Tensor) -> bool:
+    return isinstance(arg, ClassRef) and not arg.constant
+
+
+def _fits(scope: Scope) -> bool:
+    """Whether a scope may stand in a chain: it has elements, and isn't bound by arithmetic."""
+    moved = scope.type.size + sum(arg.type.size for arg in args_of(scope))
+    if not scope.reduction:
+        return bool(scope.type.size)
+    return 0 not in scope.extents and flops(scope) < REUSE * moved
+
+
+def _work(scope: Scope) -> float:
+    each = sum(_FUNCTION if isinstance(part, Call) else 1 for part in composites(scope.body))
+    return math.prod(scope.extents) * (each + 1)
+
+
+def _in_order(chosen: Mapping[ClassRef, Scope]) -> list[ClassRef] | None:
+    """The classes of a chain, arguments first; None if they need each other."""
+    done: list[ClassRef] = []
+    begun: set[ClassRef] = set()
+
+    def visit(ref: ClassRef) -> bool:
+        if ref in done:
+            return True
+        if ref in begun:
+            return False
+        begun.add(ref)
+        inside = [arg for arg in args_of(chosen[ref]) if arg in chosen]
+        if not all(visit(arg) for arg in inside if isinstance(arg, ClassRef)):
+            return False
+        done.append(ref)
+        return True
+
+    return done if all(visit(ref) for ref in chosen) else None
