@@ -25,9 +25,6 @@ Rows = tuple[int, ...]
 MOST_SCOPES: Final = 8
 """The most scopes of a chain."""
 
-MOST_CHAINS: Final = 2
-"""The most chains of a class, without those that compute a value that several scopes read."""
-
 MOST_OPTIONS: Final = 4
 """How many members of a class are considered for a chain, those with the least work first."""
 
@@ -43,8 +40,8 @@ _FUNCTION: Final = 8
 
 
 @dataclass
-class _Best:
-    """The chain with the least work so far, and the axes of its classes that are its rows."""
+class _Chain:
+    """A chain: its work, a scope for each of its classes, and the axes that are its rows."""
 
     work: float = math.inf
     scopes: Mapping[ClassRef, Scope] = field(default_factory=dict)
@@ -60,30 +57,28 @@ class RowChains:
         self._reducing: dict[tuple[ClassRef, Rows], bool] = {}
 
     def regions(self, ref: ClassRef) -> Iterator[Region]:
-        """The chains that end in a map of this class, those with the least work first: at most
-        `MOST_CHAINS`. A chain of which several scopes read one value that is another map is
-        followed by the same chain with that map in it.
+        """The chain with the least work that ends in a map of this class; and, if several of its
+        scopes read one value that a map computes, the chain with that map in it.
         """
         members = self._graph.classes[ref]
         maps = [m for m in members if isinstance(m, Scope) and not m.reduction and m.type.size]
-        found = [best for member in maps if (best := self._least(ref, member)).scopes]
-        for best in sorted(found, key=lambda best: best.work)[:MOST_CHAINS]:
+        found = [self._least(ref, member) for member in maps]
+        best = min(found, key=lambda chain: chain.work, default=_Chain())
+        if best.scopes:
             yield _region(ref, best.scopes)
-            more = self._with_shared(best)
-            if more is not None:
-                yield _region(ref, more)
+            yield from (_region(ref, more) for more in self._with_shared(best))
 
-    def _least(self, ref: ClassRef, member: Scope) -> _Best:
+    def _least(self, ref: ClassRef, member: Scope) -> _Chain:
         """The chain with the least work that ends in a map, with as many leading axes as rows as
         there can be."""
         for count in reversed(range(len(member.traversal))):
             rows = tuple(axis for axis in range(count) if member.traversal[axis] != 1)
-            best = _Best()
+            best = _Chain()
             if math.prod(member.traversal[count:]) >= FEWEST and self._inside(member, rows):
                 self._grow({ref: member}, {ref: rows}, _work(member), best)
             if best.scopes:
                 return best
-        return _Best()
+        return _Chain()
 
     def _of(self, ref: Tensor) -> list[Scope]:
         """The members of a class that may stand in a chain."""
@@ -107,7 +102,8 @@ class RowChains:
         return bool(scope.reduction) and one or bool(self._inside(scope, rows))
 
     def _inside(self, scope: Scope, rows: Rows) -> dict[ClassRef, Rows]:
-        """The classes that a scope reads row by row, and that reductions lead to, with their rows."""
+        """The classes that a scope reads row by row and that reductions lead to, with their
+        rows."""
         found: dict[ClassRef, Rows] = {}
         for arg in args_of(scope):
             axes = axes_at(scope, rows, arg) if _is_open(arg) else None
@@ -120,7 +116,7 @@ class RowChains:
         chosen: dict[ClassRef, Scope],
         rows: dict[ClassRef, Rows],
         work: float,
-        best: _Best,
+        best: _Chain,
     ) -> None:
         """Choose a member for each class inside of the chain; keep the choice with the least
         work."""
@@ -143,22 +139,33 @@ class RowChains:
                 more = work + _work(option)
                 self._grow({**chosen, ref: option}, {**rows, ref: axes}, more, best)
 
-    def _with_shared(self, best: _Best) -> dict[ClassRef, Scope] | None:
+    def _with_shared(self, chain: _Chain) -> list[dict[ClassRef, Scope]]:
         """The chain with the maps in it that several of its scopes read: ``x = a + b`` before a
-        LayerNorm. None if there are none."""
+        LayerNorm. If the map with the least work reads a value that could be computed in it, such
+        as ``a = 0.5 * c``, there is a second chain, whose map reads as few of these as possible."""
         readers: dict[ClassRef, list[Rows | None]] = {}
-        for ref, scope in best.scopes.items():
+        for ref, scope in chain.scopes.items():
             for arg in args_of(scope):
-                if isinstance(arg, ClassRef) and _is_open(arg) and arg not in best.scopes:
-                    readers.setdefault(arg, []).append(axes_at(scope, best.rows[ref], arg))
-        found = dict(best.scopes)
+                if isinstance(arg, ClassRef) and _is_open(arg) and arg not in chain.scopes:
+                    readers.setdefault(arg, []).append(axes_at(scope, chain.rows[ref], arg))
+        plain, inlined = dict(chain.scopes), dict(chain.scopes)
         for arg, axes in readers.items():
             if len(axes) < 2 or axes[0] is None or len({*axes}) != 1:
                 continue
-            maps = [o for o in self._of(arg) if not o.reduction and not {*args_of(o)} & {*found}]
+            maps = [o for o in self._of(arg) if not o.reduction and not {*args_of(o)} & {*plain}]
             if maps:
-                found[arg] = maps[0]
-        return found if len(found) > len(best.scopes) and _in_order(found) is not None else None
+                plain[arg], inlined[arg] = maps[0], min(maps, key=self._open_maps)
+        found = [plain] if inlined == plain else [plain, inlined]
+        return [
+            more for more in found if len(more) > len(chain.scopes) and _in_order(more) is not None
+        ]
+
+    def _open_maps(self, scope: Scope) -> int:
+        """The number of values read that a map computes."""
+        return sum(
+            not option.reduction for arg in args_of(scope) if _is_open(arg)
+            for option in self._of(arg)[:1]
+        )  # fmt: skip
 
 
 def _region(ref: ClassRef, chosen: Mapping[ClassRef, Scope]) -> Region:

@@ -52,7 +52,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Rows(Schedule):
-    """Parallel outer loops; the innermost loop is left to LLVM.
+    """Parallel outer loops. The innermost loop of a map over neighbours runs in vectors; any other
+    is left to LLVM.
 
     Attributes:
         unrolled: number of steps of the innermost reduction that are written out.

@@ -41,6 +41,7 @@ from eqsynth.lower.scalar_functions import Expr, loaded, stored
 from eqsynth.lower.schedules import (
     LANES,
     block_loops,
+    contiguous_along,
     folds,
     refusal,
     schedules,
@@ -111,14 +112,38 @@ class _Schedules(Emitter):
         self.innermost = (inner if written_out(self.nest) else self.nest.reduction[-1]).slot
         if outer and math.prod(loop.extent for loop in outer) >= 8:
             shared = self._ordered(outer)
-            return self._outer(shared, lambda at: self._plain((inner,), at, self._point))
+            return self._outer(
+                shared, lambda at: self._piece(inner.slot, self._int(0), inner.extent, at)
+            )
         # If there are too few rows to share among threads, the inner loop is cut into pieces, and
         # these are shared.
         block = max(256, ceil_div(inner.extent, self.tasks))
-        return self._blocks(outer, inner, block, self._serial_lane)
+        return self._blocks(outer, inner, block, self._piece)
 
     def _serial_lane(self, slot: int, start: Expr, length: int, at: dict[int, Expr]) -> list[Any]:
         return self._for(length, lambda j: self._point({**at, slot: start + j}))
+
+    def _piece(self, slot: int, start: Expr, length: int, at: dict[int, Expr]) -> list[Any]:
+        """Some results of the innermost loop; those of a map over neighbours in vectors.
+
+        LLVM makes vectors of most such loops by itself, but not around an ``arithmetic.fence``
+        (``scalar_code.py``), and its choice of a width is slower for functions [m: map-vectors].
+        """
+        (loop,) = (loop for loop in self.nest.traversal if loop.slot == slot)
+        whole, rest = divmod(length, LANES)
+        if self.nest.reduction or not whole or not contiguous_along(self.nest, loop):
+            return self._serial_lane(slot, start, length, at)
+
+        def vector(first: Expr) -> list[Any]:
+            return self._vector(first, lambda lane: self._point({**at, slot: lane}), LANES)
+
+        statements = self._for(whole, lambda j: vector(start + j * self._int(LANES)))
+        allocated, self.vectors = self.vectors, []
+        return [
+            *allocated,
+            *statements,
+            *self._serial_lane(slot, start + self._int(whole * LANES), rest, at),
+        ]
 
     def _flat(self, width: int) -> list[Any]:
         """All loops as one loop, in pieces of ``width`` points."""
@@ -308,9 +333,7 @@ class _Schedules(Emitter):
     def _fold(self, width: int) -> list[Any]:
         """One result at a time: registers hold ``width`` partial results of its reduction, which
         are combined at the end."""
-        return self._outer(
-            self._ordered(self.nest.traversal), lambda at: self._folded(width, at)
-        )
+        return self._outer(self._ordered(self.nest.traversal), lambda at: self._folded(width, at))
 
     def _folded(self, width: int, at: dict[int, Expr]) -> list[Any]:
         """One result of ``_fold``."""
@@ -377,10 +400,14 @@ class _Schedules(Emitter):
         loops = self.nest.in_a_row
         if folds(self.nest, width):
             return self._plain(loops, at, lambda point: self._folded(width, point))
-        inner = loops if written_out(self.nest) else self.nest.reduction
-        self.innermost = inner[-1].slot if inner else None
-        return self._plain(loops, at, self._point)
-
+        innermost = loops if written_out(self.nest) else self.nest.reduction
+        self.innermost = innermost[-1].slot if innermost else None
+        if not loops:
+            return self._point(at)
+        *around, inner = loops
+        return self._plain(
+            around, at, lambda outer: self._piece(inner.slot, self._int(0), inner.extent, outer)
+        )
 
     def _matrices(self, width: int) -> list[Any]:
         """A tile of data in registers, multiplied by matrices of literals along one axis after the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lower_cases import check_kernel
 
-from eqsynth.extract.kernel import Kernel, contiguous
+from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.schedule import Chain, Rows
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum
-from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of
+from eqsynth.ir.tensor import Region, Scope, Tensor
 from eqsynth.lower.loop_nest import loop_nest, row_chain
 from eqsynth.lower.schedules import ON_STACK_BYTES, refusal, this_machine
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend
-from tests.terms import leaf
 
 Shape = tuple[int, ...]
 
