@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from eqsynth.egraph.graph import EGraph
@@ -21,6 +22,9 @@ from eqsynth.ir.tensor import ClassRef, Input, Region, Scope, Tensor, args_of, o
 from eqsynth.ir.work import flops
 
 Rows = tuple[int, ...]
+"""The axes of a class, or of a scope, that are the rows of a chain."""
+
+Place = tuple[ClassRef, Rows]
 
 MOST_SCOPES: Final = 8
 """The most scopes of a chain."""
@@ -54,7 +58,8 @@ class RowChains:
     def __init__(self, graph: EGraph) -> None:
         self._graph = graph
         self._options: dict[ClassRef, list[Scope]] = {}
-        self._reducing: dict[tuple[ClassRef, Rows], bool] = {}
+        self._reducing: dict[Place, bool] = {}
+        self._read: dict[tuple[Scope, Rows], Mapping[ClassRef, Rows]] = {}
 
     def regions(self, ref: ClassRef) -> Iterator[Region]:
         """The chain with the least work that ends in a map of this class; and, if several of its
@@ -88,28 +93,51 @@ class RowChains:
             self._options[ref] = sorted(scopes, key=_work)[:MOST_OPTIONS]
         return self._options[ref]
 
-    def _reduces(self, ref: ClassRef, rows: Rows) -> bool:
+    def _reduces(self, place: Place) -> bool:
         """Whether a class has one value for each row, which is a reduction, or is computed row by
         row from such a class."""
-        key = ref, rows
-        if key not in self._reducing:
-            self._reducing[key] = False  # while it is looked at: a cycle doesn't lead to one
-            self._reducing[key] = any(self._may_stand(option, rows) for option in self._of(ref))
-        return self._reducing[key]
+        if place not in self._reducing:
+            readers: dict[Place, list[Place]] = {place: []}
+            stack, found = [place], []
+            while stack:
+                here = stack.pop()
+                if here in self._reducing:
+                    found += [here] * self._reducing[here]
+                    continue
+                for option in self._of(here[0]):
+                    if _is_of_rows(option, here[1]):
+                        found.append(here)
+                    for below in self._reads(option, here[1]).items():
+                        if below not in readers:
+                            readers[below] = []
+                            stack.append(below)
+                        readers[below].append(here)
+            self._reducing |= dict.fromkeys(readers, False)
+            while found:
+                here = found.pop()
+                found += [above for above in readers[here] if not self._reducing[above]]
+                self._reducing[here] = True
+        return self._reducing[place]
 
-    def _may_stand(self, scope: Scope, rows: Rows) -> bool:
-        one = math.prod(n for axis, n in enumerate(scope.traversal) if axis not in rows) == 1
-        return bool(scope.reduction) and one or bool(self._inside(scope, rows))
+    def _reads(self, scope: Scope, rows: Rows) -> Mapping[ClassRef, Rows]:
+        """The classes that a scope reads row by row, with their rows."""
+        known = self._read.get((scope, rows))
+        if known is None:
+            known = self._read[scope, rows] = {
+                arg: axes
+                for arg in args_of(scope)
+                if isinstance(arg, ClassRef) and not arg.constant
+                if (axes := axes_at(scope, rows, arg)) is not None
+            }
+        return known
 
     def _inside(self, scope: Scope, rows: Rows) -> dict[ClassRef, Rows]:
         """The classes that a scope reads row by row and that reductions lead to, with their
         rows."""
-        found: dict[ClassRef, Rows] = {}
-        for arg in args_of(scope):
-            axes = axes_at(scope, rows, arg) if _is_open(arg) else None
-            if axes is not None and isinstance(arg, ClassRef) and self._reduces(arg, axes):
-                found[arg] = axes
-        return found
+        return {a: axes for a, axes in self._reads(scope, rows).items() if self._reduces((a, axes))}
+
+    def _may_stand(self, scope: Scope, rows: Rows) -> bool:
+        return _is_of_rows(scope, rows) or bool(self._inside(scope, rows))
 
     def _grow(
         self,
@@ -195,6 +223,13 @@ def _fits(scope: Scope) -> bool:
     return 0 not in scope.extents and flops(scope) < REUSE * moved
 
 
+def _is_of_rows(scope: Scope, rows: Rows) -> bool:
+    """Whether a scope is a reduction with one value for each row."""
+    one = math.prod(n for axis, n in enumerate(scope.traversal) if axis not in rows) == 1
+    return bool(scope.reduction) and one
+
+
+@lru_cache(maxsize=1 << 14)
 def _work(scope: Scope) -> float:
     each = sum(_FUNCTION if isinstance(part, Call) else 1 for part in composites(scope.body))
     return math.prod(scope.extents) * (each + 1)

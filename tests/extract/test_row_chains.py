@@ -14,7 +14,7 @@ from eqsynth import ops
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
-from eqsynth.extract.candidates import candidates, unplaced
+from eqsynth.extract.candidates import unplaced
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import Profile
@@ -106,7 +106,7 @@ def test_what_is_no_chain(e: Expr) -> None:
 
 
 def test_every_chain_computes_its_class() -> None:
-    """Each chain of a program, over values of the classes it reads, against the value of its own."""
+    """Each chain, over values of the classes that it reads, against the value of its own class."""
     graph = saturated(ops.softmax(x(5, 32) * 0.5, 1) * ops.rsqrt(eqsynth.input("s", (5, 1))))
     found = chains_of(graph)
     assert len(found) > 3

@@ -120,9 +120,7 @@ def test_integers_and_booleans() -> None:
     most = reduced(x, "max")
     is_most = mapped(shape, Call("ge", (Read(x, at(shape)), of_rows(most, shape))))
     assert is_most.dtype == "bool"
-    chosen = mapped(
-        shape, Call("where", (Read(is_most, at(shape)), Read(x, at(shape)), Num(0.0)))
-    )
+    chosen = mapped(shape, Call("where", (Read(is_most, at(shape)), Read(x, at(shape)), Num(0.0))))
     region = Region((chosen,), (x,))
     (kernel,) = kernels_of(region)
     values = sample(shape, "int32")
@@ -181,26 +179,30 @@ REDUCERS = ("sum", "max", "min")
 
 @st.composite
 def chains(draw: st.DrawFn) -> Region:
-    """A random chain: reductions and maps over rows, each of which may read everything before."""
+    """A random chain: reductions and maps over rows, each of which may read everything before, and
+    each with its axes in an order of its own."""
     rows = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=2)))
     shape = (*rows, draw(st.integers(1, 70)))
     inputs = (tensor(0, shape), tensor(1, rows), tensor(2, shape[-1:]))
-    known: list[Tensor] = [inputs[0]]
+    # What is known, with the axes of ``shape`` that its axes are.
+    known: list[tuple[Tensor, Shape]] = [(inputs[0], tuple(range(len(shape))))]
 
-    def value() -> Scalar:
-        source = draw(st.sampled_from([*known, *inputs[1:]]))
-        if source == inputs[2]:
-            return Read(source, (at(shape)[-1],))
-        if len(source.shape) < len(shape):
-            return of_rows(source, shape)
-        *here, column = at(shape)
-        shift = draw(st.integers(-2, 2))
-        return Read(source, (*here, column + shift), draw(st.sampled_from([0.0, 2.0])))
+    def value(order: Shape, spot: int) -> Scalar:
+        """A read, in a scope whose axes are these of ``shape``, at the row's place in slot
+        ``spot``."""
+        others = [(inputs[1], tuple(range(len(rows)))), (inputs[2], (len(rows),))]
+        source, axes = draw(st.sampled_from([*known, *others]))
+        shift = draw(st.integers(-2, 2)) if source not in inputs[1:] else 0
+        index = tuple(
+            it(order.index(a), shape[a]) if a < len(rows) else it(spot, shape[a]) + shift
+            for a in axes
+        )
+        return Read(source, index, draw(st.sampled_from([0.0, 2.0])))
 
-    def body() -> Scalar:
-        found: Scalar = value()
+    def body(order: Shape, spot: int) -> Scalar:
+        found = value(order, spot)
         for _ in range(draw(st.integers(0, 2))):
-            other = value()
+            other = value(order, spot)
             found = draw(st.sampled_from([
                 Sum((found, other)), Call("max", (found, other)),
                 Call("tanh", (minus(found, other),)), Prod((Num(0.5), found, other)),
@@ -209,13 +211,17 @@ def chains(draw: st.DrawFn) -> Region:
 
     for _ in range(draw(st.integers(1, 4))):
         if draw(st.booleans()):
-            known.append(reduced(inputs[0], draw(st.sampled_from(REDUCERS)), body()))
+            order = tuple(draw(st.permutations(range(len(rows)))))
+            extents = tuple(shape[a] for a in order)
+            reducer = draw(st.sampled_from(REDUCERS))
+            scope = Scope(extents, shape[-1:], body(order, len(rows)), reducer)
         else:
-            known.append(mapped(shape, body()))
-    last = mapped(shape, Sum(tuple(
-        Read(t, at(shape)) if t.shape == shape else of_rows(t, shape) for t in known
-    )))  # fmt: skip
-    return Region((last,), inputs)
+            order = tuple(draw(st.permutations(range(len(shape)))))
+            extents = tuple(shape[a] for a in order)
+            scope = Scope(extents, (), body(order, order.index(len(rows))))
+        known.append((scope, order))
+    reads = (Read(t, tuple(it(a, shape[a]) for a in axes)) for t, axes in known)
+    return Region((mapped(shape, Sum(tuple(reads))),), inputs)
 
 
 @given(chains())
