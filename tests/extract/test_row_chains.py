@@ -24,13 +24,16 @@ from eqsynth.extract.timing import Timing
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import ClassRef, Input, Region, Scope, Weight, args_of, over, topological
 from eqsynth.ir.work import flops
 from eqsynth.lower.assemble import assemble
 from eqsynth.lower.backends import cpu_backends
 from eqsynth.lower.loop_nest import row_chain
 from eqsynth.rules import load_rules
+from tests.extract.egraphs import egraph, leaf, ref
 from tests.extract.test_cost import TARGET
+from tests.terms import it
 
 RULES = load_rules().select(numerics=("bitwise", "real"))
 
@@ -42,11 +45,11 @@ def saturated(e: Expr) -> EGraph:
 
 def chains_of(graph: EGraph) -> list[tuple[ClassRef, Region]]:
     found = RowChains(graph)
-    return [(ref, region) for ref in graph.classes for region in found.regions(ref)]
+    return [(here, region) for here in graph.classes for region in found.regions(here)]
 
 
 def of_root(graph: EGraph) -> list[Region]:
-    return [region for ref, region in chains_of(graph) if ref == graph.roots[0]]
+    return [region for here, region in chains_of(graph) if here == graph.roots[0]]
 
 
 def names(graph: EGraph, region: Region) -> set[str]:
@@ -111,13 +114,45 @@ def test_every_chain_computes_its_class() -> None:
     found = chains_of(graph)
     assert len(found) > 3
     values = values_of(graph)
-    for ref, region in found:
+    for here, region in found:
         assert row_chain(unplaced(region)) is not None
         inner = [term for term in topological(region.outputs) if args_of(term)]
         assert 2 <= len(inner) <= MOST_SCOPES
         env = {str(n): values[arg] for n, arg in enumerate(region.args)}  # type: ignore[index]
         got = evaluate(region.outputs[0], env)
-        np.testing.assert_allclose(got, values[ref], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(got, values[here], rtol=1e-9, atol=1e-12)
+
+
+def test_a_value_at_its_row_and_at_another_is_an_argument() -> None:
+    """``e[i, j, k] + m[j, i]`` reads m at another row than ``e[i, j, k] = x[i, j, k] - m[i, j]``
+    does."""
+    own = x(4, 4, 32)
+    most = ops.amax(own, 2, keepdim=True)
+    graph = saturated(ops.tanh(own - most) + ops.permute(most, (1, 0, 2)))
+    assert of_root(graph)
+    for _, region in chains_of(graph):
+        assert row_chain(unplaced(region)) is not None
+
+
+def test_values_that_are_computed_from_each_other() -> None:
+    """a = b + m and b = a - m stand in their classes beside b = x - m."""
+    given, most, a, b = ref(0, (4, 32)), ref(1, (4,)), ref(2, (4, 32)), ref(3, (4, 32))
+    i, j = it(0, 4), it(1, 32)
+    m = Read(most, (i,))
+
+    def map_of(source: ClassRef, factor: float) -> Scope:
+        body = Sum((Read(source, (i, j)), Prod((Num(factor), m))))
+        return Scope((4, 32), (), body)
+
+    graph = egraph({
+        given: [leaf(Input, 0, (4, 32))],
+        most: [Scope((4,), (32,), Read(given, (i, j)), "max")],
+        b: [map_of(a, -1.0), map_of(given, -1.0)],
+        a: [map_of(b, 1.0)],
+    }, a)  # fmt: skip
+    (region,) = of_root(graph)
+    assert len([t for t in topological(region.outputs) if args_of(t)]) == 3
+    assert region.args == (given,)
 
 
 def values_of(graph: EGraph) -> dict[ClassRef, np.ndarray]:
@@ -126,17 +161,17 @@ def values_of(graph: EGraph) -> dict[ClassRef, np.ndarray]:
     values: dict[ClassRef, np.ndarray] = {}
     while len(values) < len(graph.classes):
         before = len(values)
-        for ref, members in graph.classes.items():
+        for here, members in graph.classes.items():
             for member in members:
-                if ref in values or not all(arg in values for arg in args_of(member)):
+                if here in values or not all(arg in values for arg in args_of(member)):
                     continue
                 if isinstance(member, Input | Weight):
-                    values[ref] = rng.uniform(0.5, 2.0, member.shape)
+                    values[here] = rng.uniform(0.5, 2.0, member.shape)
                     continue
                 leaves = {a: Input(str(n), a.type) for n, a in enumerate(args_of(member))}
                 term = over(member, leaves)
                 env = {str(n): values[a] for n, a in enumerate(args_of(member))}  # type: ignore[index]
-                values[ref] = np.asarray(evaluate(term, env))
+                values[here] = np.asarray(evaluate(term, env))
         assert len(values) > before
     return values
 

@@ -164,6 +164,12 @@ def test_what_is_no_chain() -> None:
     body = Sum((Read(x, at((8, 32))), Read(across, (it(1, 32),))))
     region = Region((mapped((8, 32), body),), (x,))
     assert row_chain(region) is None and not kernels_of(region)
+    y = tensor(0, (4, 4, 32))
+    i, j, k = at(y.shape)
+    most = reduced(y, "max")
+    moved = mapped(y.shape, minus(Read(y, (i, j, k)), Read(most, (i, j))))
+    both = Sum((Read(moved, (i, j, k)), Read(most, (j, i))))
+    assert row_chain(Region((mapped(y.shape, both),), (y,))) is None, "its rows and others"
     assert row_chain(Region((reduced(x, "sum"),), (x,))) is None, "one scope"
     assert not kernels_of(softmax((2, ON_STACK_BYTES // 4 + 1)))
     assert kernels_of(softmax((2, 1000)))
