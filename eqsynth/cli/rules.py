@@ -242,11 +242,15 @@ def generate(
     limit_s: Annotated[
         float, typer.Option(min=0, help="Seconds that the search for one derivation may take.")
     ] = 20.0,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="A rule file to write: what isn't derived, but proved for all sizes."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Enumerates operator graphs, and tells which of their equalities the rules don't derive.
 
-    eqsynth rules generate my.egg --operators 2 --world matrices
+    eqsynth rules generate my.egg --operators 2 --world matrices --write found.egg
 
     What was done is kept in the cache directory: a run that was ended goes on where it was. Exits
     with 1 if a sample refutes an equality.
@@ -254,8 +258,11 @@ def generate(
     from eqsynth.egraph.defined import operators_of
     from eqsynth.generate import derive as derived
     from eqsynth.generate import enumerate_graphs, reduced, with_own, worlds_of
+    from eqsynth.generate import write as rules_of
     from eqsynth.tasks import executor as executor_of
     from eqsynth.testing.rule_files import processes_to_use
+    from eqsynth.verify.verifying import require_z3
+    from eqsynth.written import check
 
     rules, _ = _load(files or [])
     worlds = with_own(worlds_of(inputs), operators_of(rules.definitions))
@@ -264,9 +271,14 @@ def generate(
         names = ", ".join(w.name for w in worlds)
         raise typer.BadParameter(f"{world} is no world: there are {names} and all")
     told: list[dict[str, Any]] = []
+    open_: list[Any] = []
+    proved: list[dict[str, Any]] = []
     refuted, interrupted = False, False
     try:
         tasks = executor_of(executor, processes or processes_to_use())
+        if write is not None:
+            require_z3()
+            check(write)
     except EqsynthError as error:
         fail(error)
     with tasks, _progress() as progress:
@@ -291,19 +303,27 @@ def generate(
                     show(f"{own.name}, deriving", at + 1, len(asked))
                     told[-1]["outcomes"][one.outcome] += 1
                     refuted |= one.outcome == "refuted"
+                    open_ += [one.candidate] * (one.outcome == "not derived")
                     if one.outcome in ("not derived", "refuted"):
                         told[-1]["remainder"].append({
                             "equality": str(one.candidate), "outcome": one.outcome,
                             "why": one.why, "exact": one.is_exact,
                         })  # fmt: skip
+            for at, rule in enumerate(rules_of(open_, write, files or []) if write else ()):
+                show("proving", at + 1, len(open_))
+                proved.append({
+                    "equality": str(rule.equality), "rules": rule.rules, "why": rule.why,
+                })  # fmt: skip
         except EqsynthError as error:
             fail(error)
         except KeyboardInterrupt:
             interrupted = True
     if as_json:
-        print_json({"worlds": told, "interrupted": interrupted})
+        print_json({"worlds": told, "rules": proved, "interrupted": interrupted})
     else:
         _generated(told)
+        if write is not None and not interrupted:
+            _written(proved, write)
     if interrupted:
         Console(stderr=True).print("interrupted; the same command goes on where this one was")
         raise typer.Exit(130)
@@ -330,6 +350,15 @@ def _generated(told: list[dict[str, Any]]) -> None:
             ], red=[one["outcome"] == "refuted" for one in own["remainder"]])  # fmt: skip
         counts = ", ".join(f"{own['outcomes'][w]} {w}" for w in OUTCOMES if own["outcomes"][w])
         say(f"{own['world']}: {counts or 'nothing was asked'}")
+
+
+def _written(proved: list[dict[str, Any]], path: Path) -> None:
+    left = [one for one in proved if not one["rules"]]
+    if left:
+        say("\nnot proved, and not written")
+        table(("equality", "left to show"), [(one["equality"], one["why"]) for one in left])
+    say(f"{path}: {sum(len(one['rules']) for one in proved)} rules of "
+        f"{len(proved) - len(left)} equalities, each proved")  # fmt: skip
 
 
 def _verified(verdict: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,21 @@ def test_what_saturation_does_not_derive_is_the_remainder() -> None:
     text = run(*asked)
     assert "after common subgraphs" in text
     assert all(one["equality"] in text for one in found["remainder"])
+
+
+@pytest.mark.rotating
+def test_what_is_not_derived_is_written_as_rules_if_it_is_proved(tmp_path: Path) -> None:
+    """Without time to search nothing is derived but what is one term."""
+    path = tmp_path / "found.egg"
+    asked = ("-n", "1", "--world", "matrices", "--inputs", "1", "--processes", "1",
+             "--limit-s", "0", "--write", str(path))  # fmt: skip
+    told = json.loads(run(*asked, "--json"))
+    open_ = [one["equality"] for one in told["worlds"][0]["remainder"]]
+    assert open_ == [one["equality"] for one in told["rules"]] and len(open_) > 3
+    rules = [rule for one in told["rules"] for rule in one["rules"]]
+    text = path.read_text(encoding="utf-8")
+    assert rules and all(rule in text for rule in rules)
+    run(*asked[:-1], str(tmp_path / "nowhere" / "found.egg"), code=2)
 
 
 def test_a_world_that_is_none_exits_with_2() -> None:
