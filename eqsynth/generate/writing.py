@@ -16,7 +16,6 @@ one ruleset that runs under a budget.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,7 +25,7 @@ from typing import Final, Protocol
 
 from eqsynth.errors import RuleError
 from eqsynth.ir.tensor import Input, Op, Tensor, topological
-from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.rules import DEFAULT_FILES, load_rules, load_text
 from eqsynth.verify import verify_rule
 from eqsynth.written import written
 
@@ -61,7 +60,7 @@ class Written:
 
     Attributes:
         rules: the rules that say it; none if it wasn't proved.
-        why: how the first of its rules was proved, or why the most general reading wasn't.
+        why: how the last of its rules was proved, or why the most general reading wasn't.
     """
 
     equality: Equality
@@ -100,7 +99,7 @@ def write(
         RuleError: a file can't be used.
         FileError: the path can't be written to.
     """
-    path = Path(path)
+    path, files = Path(path), [Path(file).resolve() for file in files]
     load_rules([*DEFAULT_FILES, *files])
     texts: list[str] = []
     with written(path) as place:
@@ -135,14 +134,12 @@ def _verdicts(
     texts: Sequence[str], files: Sequence[str | Path], limit_s: float
 ) -> list[tuple[bool, str]]:
     """Whether each rule is proved, and how, or what is left to show."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "reading.egg"
-        path.write_text(_file(path.name, texts, files), encoding="utf-8")
-        try:
-            rules = load_rules([*DEFAULT_FILES, *files, path])
-        except RuleError as error:  # a variable that the left side doesn't bind
-            return [(False, error.what)]
-    own = [rule for rule in rules.rules if rule.file == str(path)]
+    name = "reading.egg"
+    try:
+        rules = load_text(_file(name, texts, files), name, after=[*DEFAULT_FILES, *files])
+    except RuleError as error:  # a variable that the left side doesn't bind
+        return [(False, error.what)]
+    own = [rule for rule in rules.rules if rule.file == name]
     assert len(own) == len(texts)
     verdicts = [verify_rule(rules, rule, limit_s=limit_s, samples=False) for rule in own]
     return [(verdict.outcome == "proved", " ".join(verdict.why.split())) for verdict in verdicts]
@@ -165,8 +162,10 @@ def _readings(left: Side, right: Side) -> Iterator[Reading]:
     for conditions in _conditions(inputs):
         for chosen in product(*choices):
             found = dict(zip(extents, chosen, strict=True))
-            twice = {n: f"(* 2 {found[half]})" for n, half in doubled.items() if half in found}
-            yield Reading(found | twice, conditions)
+            for number, half in doubled.items():
+                if half in found:
+                    found[number] = f"(* 2 {found[half]})"
+            yield Reading(found, conditions)
 
 
 def _extents(side: Side) -> list[Extents]:
