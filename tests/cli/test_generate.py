@@ -34,9 +34,14 @@ def test_what_saturation_does_not_derive_is_the_remainder() -> None:
 
 @pytest.mark.rotating
 def test_what_is_not_derived_is_written_as_rules_if_it_is_proved(tmp_path: Path) -> None:
-    """Without time to search nothing is derived but what is one term."""
-    path = tmp_path / "found.egg"
-    asked = ("-n", "1", "--world", "matrices", "--inputs", "1", "--processes", "1",
+    """Without time to search nothing is derived but what is one term; answers that the cache has
+    are those of other rules."""
+    own, path = tmp_path / "own.egg", tmp_path / "found.egg"
+    own.write_text(
+        ';; own.egg -- an operator.\n;;\n;; Needs      schema.egg\n\n(ruleset own)\n\n'
+        '(define (Thrice a) "(a) [*n] = 3 * a[*n]" :ruleset own)\n', encoding="utf-8"
+    )  # fmt: skip
+    asked = (str(own), "-n", "1", "--world", "matrices", "--inputs", "1", "--processes", "1",
              "--limit-s", "0", "--write", str(path))  # fmt: skip
     told = json.loads(run(*asked, "--json"))
     open_ = [one["equality"] for one in told["worlds"][0]["remainder"]]
