@@ -72,6 +72,7 @@ ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
     "delta-under-sum": (1, "integers that wrap are a ring"),
     "diagonal-is-product": (4, "0 and 1 times f are exact, also of integers, and wherever e lies"),
     "diagonal": (3, "where j is i, F(j, i) and F(i, j) are F(i, i); 0 times an integer is 0"),
+    "diagonal-term": (11, "the same; what is compared is finite"),
 }  # fmt: skip
 """Rule -> the number of its mutants that are as true as the rule, and the reason.
 

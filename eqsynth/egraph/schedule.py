@@ -97,10 +97,12 @@ _STOPS = ("deadline", "node_limit", "growth", "rounds")
 # since a segment ends before that product. Parts of one row are read through a reshape, which must
 # be defined as a scope first. Fully expanded scopes make two equal programs meet, but are slow.
 _UNBOUNDED = tuple(replace(phase, until=1.0, growth=math.inf) for phase in DEFAULT_PHASES)
-_EXPANDED = ("expand-explore", "define", "index", "scalar", "normal", "simplify")
+_EXPANDED = (
+    "expand-explore", "diagonal-explore", "define", "index", "scalar", "normal", "simplify",
+)  # fmt: skip
 PROVE_PHASES = (
     *_UNBOUNDED[:2],
-    Phase("axes", ("axes-explore", "normal"), 4),
+    Phase("axes", ("axes-explore", "diagonal-explore", "normal"), 4),
     *_UNBOUNDED[2:4],
     Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
     replace(_UNBOUNDED[4], rulesets=("carry-explore", *_UNBOUNDED[4].rulesets)),

@@ -210,11 +210,10 @@ def cases(polynomial: Polynomial, of: Opened) -> tuple[Scalar, Polynomial, Polyn
 
 def _placed(polynomial: Polynomial, atom: Scalar, argument: Polynomial) -> dict[Monomial, Fraction]:
     """Return the polynomial with ``exp(argument)`` in place of the exponential ``atom``."""
-    found: dict[Monomial, Fraction] = {}
+    found = []
     for monomial, coefficient in polynomial.items():
         power = dict(monomial).get(atom, Fraction(0))
         rest = joined(monomial, ((atom, -power),)) if power else monomial
         image = exponential(argument, power) if power else ONE
-        for m, c in times({rest: coefficient}, {image: Fraction(1)}).items():
-            add(found, m, c)
-    return found
+        found.append(times({rest: coefficient}, {image: Fraction(1)}))
+    return plus(found)

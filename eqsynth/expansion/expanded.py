@@ -20,12 +20,14 @@ value that either side computes is a finite number.
 2. Writing out (:meth:`_Pieces.written_out`). In a piece where all values of v lie in
    [k*n, (k+1)*n), ``v % n`` is ``v - k*n`` and ``v // n`` is k. A read of ``t = L g`` that is in
    range everywhere in the piece is g at the read's index; a read that is in range nowhere is its
-   fill. A read that is partly in range stays, with one exception: g is a sum, only one of its terms
-   can be other than zero in the piece, and this term leaves its tensor exactly where the read
-   leaves t. Then the term, with the read's fill, replaces the read: in range both are the term, out
-   of range both are the fill. A comparison that holds everywhere in the piece, or nowhere, is a
-   truth value. An undecided question cuts the piece, or the expression stays. f is a function of
-   the values that it reads, so equal expressions may replace each other in f.
+   fill. A read that is partly in range stays, with two exceptions. If only one term of a sum g can
+   be other than zero in the piece, and this term leaves its tensor exactly where the read leaves t,
+   then the term, with the read's fill, replaces the read: in range both are the term, out of range
+   both are the fill. If g is a number, the fill 0, and t has one element along each axis that the
+   read leaves, then the read is g times ``[i == 0]`` for each index i along these axes. A
+   comparison that holds everywhere in the piece, or nowhere, is a truth value. An undecided
+   question cuts the piece, or the expression stays. f is a function of the values that it reads,
+   so equal expressions may replace each other in f.
 3. Other iterators (``sums.reindexed``). ``k -> n - 1 - k`` and ``k -> (k + c) % n`` are bijections
    of [0, n), and are applied only if k runs over all of [0, n): R combines the same values.
 4. Polynomials (``polynomial.py``). The body equals its polynomial, as argued there by function.
@@ -64,6 +66,7 @@ from eqsynth.expansion.pieces import (
     intervals,
     local,
     of_dtype,
+    one_place,
     same_border,
     simple,
 )
@@ -274,6 +277,8 @@ class _Pieces:
             at = substitute(inner.body, lambda it: part.index[it.slot])
             if where is None:
                 moved = same_border(part, at, box)
+                if isinstance(at, Num) and (places := one_place(part, box)) is not None:
+                    return product([at, *(Cast(self._dtype, place) for place in places)])
                 if moved is None:
                     return part
                 return self.written_out(moved, box, within | {part.tensor})
@@ -388,9 +393,8 @@ def _between(left: Scalar, right: Scalar, along: It, first: int) -> Scalar | Non
             return None
         at = bare(along) - first
         index = tuple(a + at * step.const for a, step in zip(one.index, steps, strict=True))
-        if moved.setdefault(one, Read(one.tensor, index, one.fill)) != Read(
-            one.tensor, index, one.fill
-        ):
+        image = Read(one.tensor, index, one.fill)
+        if moved.setdefault(one, image) != image:
             return None
     return rewrite_leaves(left, lambda leaf: moved.get(leaf, leaf))
 
@@ -424,10 +428,8 @@ def _reduced(scope: Scope, box: Box, parts: Mapping[Box, Scalar]) -> Scope:
 def _combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
     if len(parts) == 1:
         return parts[0]
-    if reducer == "sum":
-        return collect(expand(total(parts)))
-    if reducer == "prod":
-        return collect(expand(product(parts)))
+    if reducer in ("sum", "prod"):
+        return collect(expand(total(parts) if reducer == "sum" else product(parts)))
     return combined(reducer, parts)
 
 

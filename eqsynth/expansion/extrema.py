@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import reduce
 from typing import Final
 
 from eqsynth.expansion import lattice
@@ -74,17 +75,11 @@ def combined(reducer: str, parts: Sequence[Scalar]) -> Scalar:
     polynomials = [expand(part) for part in parts]
     if all(map(is_truth, polynomials)):
         return collect(_either(polynomials) if reducer == "max" else _all(polynomials))
-    found = parts[0]
-    for part in parts[1:]:
-        found = Call(reducer, (found, part))
-    return collect(expand(found))
+    return collect(expand(_of_all(reducer, parts)))
 
 
 def _all(truths: Iterable[Polynomial]) -> Polynomial:
-    found = _ONE
-    for truth in truths:
-        found = times(found, truth)
-    return found
+    return reduce(times, truths, _ONE)
 
 
 def _not(truth: Polynomial) -> Polynomial:
@@ -174,11 +169,8 @@ class _Reduction:
             pass
         if len(form) == 1:
             return self._of_terms(terms)
-        parts = [collect(self._largest(expand(_least(parts)))) for parts in form]
-        found = parts[0]
-        for part in parts[1:]:
-            found = Call("max", (found, part))
-        return expand(found)
+        least = (expand(_of_all("min", map(collect, parts))) for parts in form)
+        return expand(_of_all("max", [collect(self._largest(part)) for part in least]))
 
     def _of_terms(self, terms: Polynomial) -> Polynomial:
         """``max_k -2 * c * f`` is ``-2 * c * {min_k f}`` if c isn't negative, and ``max_k exp(f)``
@@ -244,8 +236,5 @@ class _Reduction:
         return of_atom(Cast(dtype_of(body) or "float32", self._closed(condition, reducer)))
 
 
-def _least(parts: Sequence[Polynomial]) -> Scalar:
-    found = collect(parts[0])
-    for part in parts[1:]:
-        found = Call("min", (found, collect(part)))
-    return found
+def _of_all(fn: str, parts: Iterable[Scalar]) -> Scalar:
+    return reduce(lambda one, other: Call(fn, (one, other)), parts)

@@ -2,12 +2,15 @@
 
     min(max(x, 0), 3)            ->  max(min(x, 3), 0)
     max(x, min(x, y))            ->  x
+    max(2*x, x, 0)               ->  max(2*x, 0)
     min(max(x, y), max(x, z))    ->  max(x, min(y, z))
 
 A form is a set of sets of polynomials: the maximum, over the sets, of each set's minimum. If one
 polynomial is known to be at most another (``x`` and ``x + 1``), a minimum omits the larger one; the
-maximum omits a set whose minimum is known to be at most another set's. The remaining form is
-unique, because maxima and minima form the free distributive lattice over the ordered polynomials.
+maximum omits a set whose minimum is known to be at most another set's. A polynomial between two
+others is at most the larger one of them and at least the smaller one: ``x = (2*x + 0) / 2``. So a
+maximum omits it beside those two, and so does a minimum; what remains of a maximum of polynomials
+are the corners of their convex hull, which are unique.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from itertools import combinations as pairs
 from itertools import product as choices
 from typing import Final
 
 from eqsynth.expansion.ring import (
     Polynomial,
     collect,
-    is_not_negative,
+    is_never_negative,
     of_atom,
     order,
     plus,
@@ -81,13 +85,9 @@ def _of_call(call: Call, opened: Opened) -> Form:
         else form_of(opened(arg), opened)
         for arg in call.args
     ]
-    match call.fn:
-        case "relu":
-            return largest([args[0], (({},),)])
-        case "max":
-            return largest(args)
-        case _:
-            return least(args)
+    if call.fn == "relu":
+        args.append((({},),))
+    return least(args) if call.fn == "min" else largest(args)
 
 
 def largest(forms: Iterable[Form]) -> Form:
@@ -96,7 +96,10 @@ def largest(forms: Iterable[Form]) -> Form:
     kept: list[Least] = []
     for at, one in enumerate(sets):
         others = [*kept, *sets[at + 1 :]]
-        if not any(_is_below(one, other) for other in others):
+        alone = [other[0] for other in others if len(other) == 1]
+        if not any(_is_below(one, other) for other in others) and not any(
+            _is_between(part, low, high, 1) for part in one for low, high in pairs(alone, 2)
+        ):
             kept.append(one)
     if sum(map(len, kept)) > MAX_SIZE:
         raise TooLarge
@@ -173,7 +176,9 @@ def _smallest(parts: Least) -> Least:
     kept: list[Polynomial] = []
     for at, one in enumerate(parts):
         others = [*kept, *parts[at + 1 :]]
-        if not any(is_known_below(other, one) for other in others):
+        if not any(is_known_below(other, one) for other in others) and not any(
+            _is_between(one, low, high, -1) for low, high in pairs(others, 2)
+        ):
             kept.append(one)
     return tuple(kept)
 
@@ -183,7 +188,19 @@ def _is_below(one: Least, other: Least) -> bool:
     return all(any(is_known_below(low, high) for low in one) for high in other)
 
 
+def _is_between(part: Polynomial, one: Polynomial, other: Polynomial, sign: int) -> bool:
+    """Whether ``part`` is known to be at most (at least, for sign -1) ``n * one + (1 - n) * other``
+    for some n between 0 and 1, so that it is at most the larger (at least the smaller) of them."""
+    across = plus([one, scaled(other, _MINUS)])
+    above = plus([part, scaled(other, _MINUS)])
+    shares = {above.get(monomial, Fraction(0)) / step for monomial, step in across.items()}
+    return any(
+        is_never_negative(plus([scaled(across, share * sign), scaled(above, Fraction(-sign))]))
+        for share in shares
+        if 0 < share < 1
+    )
+
+
 def is_known_below(low: Polynomial, high: Polynomial) -> bool:
-    """Whether ``low <= high`` is known: ``high - low`` is a sum of nonnegative terms."""
-    rest = plus([high, scaled(low, _MINUS)])
-    return all(c > 0 and all(map(is_not_negative, monomial)) for monomial, c in rest.items())
+    """Whether ``low <= high`` is known: ``high - low`` is never negative."""
+    return is_never_negative(plus([high, scaled(low, _MINUS)]))

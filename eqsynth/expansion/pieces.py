@@ -22,6 +22,7 @@ from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
+    Value,
     children,
     composites,
     dtype_of,
@@ -137,6 +138,16 @@ def _borders(read: Read, box: Box) -> set[tuple[Index, int]]:
         for index, size in zip(here, read.tensor.shape, strict=True)
         if index.range()[0] < 0 or index.range()[1] >= size
     }
+
+
+def one_place(read: Read, box: Box) -> list[Scalar] | None:
+    """The conditions under which a read with fill 0 is in range: ``i - j == 0`` for ``one[i - j]``.
+    None if it has another fill, or leaves an axis of several elements in the piece."""
+    left = _borders(read, box)
+    if read.fill or any(size > 1 for _, size in left):
+        return None
+    places = [index for index in read.index if (index.substitute(local(box)), 1) in left]
+    return [Call("eq", (Value(index), Num(0.0))) for index in places]
 
 
 def same_border(read: Read, body: Scalar, box: Box) -> Read | None:

@@ -48,10 +48,12 @@ from eqsynth.expansion.ring import (
     by_sign,
     collect,
     common_exponentials,
+    common_factors,
     is_condition,
     is_difference,
     is_exact,
     is_exponential,
+    is_never_negative,
     is_total,
     joined,
     leading_coefficient,
@@ -65,6 +67,7 @@ from eqsynth.expansion.ring import (
     scaled,
     square_part,
     times,
+    without,
 )
 from eqsynth.expansion.truths import Truths, decided
 from eqsynth.ir.scalar import (
@@ -126,13 +129,13 @@ class _Expansion:
         self._taken_apart: dict[str, Callable[..., dict[Monomial, Fraction]]] = (
             {
                 "reciprocal": self._reciprocal,
-                "div": self._div,
+                "div": lambda x, y: self._product([x, self._reciprocal(y)]),
                 "pow": self._pow,
                 "sqrt": self._sqrt,
-                "rsqrt": self._rsqrt,
+                "rsqrt": lambda x: self._reciprocal(self._sqrt(x)),
                 "exp": self._exp,
                 "log": self._log,
-                "relu": self._relu,
+                "relu": lambda x: self._max(x, {}),
                 "abs": self._abs,
                 "max": self._max,
                 "min": self._min,
@@ -220,7 +223,7 @@ class _Expansion:
         The atom's leading coefficient is 1, and no exponential occurs in all of its terms:
         ``2 + 2*exp(-x)`` is ``2 * exp(x)**-1 * (exp(x) + 1)``."""
         common = common_exponentials(polynomial)
-        rest = times(polynomial, {tuple((atom, -power) for atom, power in common): Fraction(1)})
+        rest = without(polynomial, common)
         leading = leading_coefficient(rest)
         inner = collect(scaled(rest, 1 / leading))
         return {joined(common, ((inner, Fraction(1)),)): leading}
@@ -258,9 +261,6 @@ class _Expansion:
         ((monomial, coefficient),) = x.items()
         return {tuple((atom, -power) for atom, power in monomial): 1 / coefficient}
 
-    def _div(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
-        return self._product([x, self._reciprocal(y)])
-
     def _pow(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
         exponent = y.get(ONE, Fraction(0)) if set(y) <= {ONE} else None
         most = MAX_POWER if len(x) == 1 else 4
@@ -268,7 +268,8 @@ class _Expansion:
             if self._real or exponent >= 0:
                 return self._power(x, int(exponent))
         if exponent is not None and abs(exponent) == Fraction(1, 2):
-            return self._sqrt(x) if exponent > 0 else self._rsqrt(x)
+            root = self._sqrt(x)
+            return root if exponent > 0 else self._reciprocal(root)
         return of_atom(Call("pow", (collect(x), collect(y))))
 
     def _sqrt(self, x: Polynomial) -> dict[Monomial, Fraction]:
@@ -295,9 +296,6 @@ class _Expansion:
             return outside
         return times(outside, of_atom(Call("sqrt", (collect(rest),))))
 
-    def _rsqrt(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        return self._reciprocal(self._sqrt(x))
-
     def _exp(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``exp(2*x - m)`` is ``exp(x)**2 * exp(m)**-1``, ``exp(x - log(s))`` is ``exp(x) / s``."""
         powers: list[tuple[Scalar, Fraction]] = []
@@ -321,7 +319,7 @@ class _Expansion:
             return plus([other, self._product([held, plus([one, scaled(other, -_ONE)])])])
         if len(x) != 1:
             common = common_exponentials(x)
-            inner = collect(times(x, {tuple((atom, -power) for atom, power in common): _ONE}))
+            inner = collect(without(x, common))
             return plus([exponent(common, self.polynomial), of_atom(Call("log", (inner,)))])
         ((monomial, coefficient),) = x.items()
         found: dict[Monomial, Fraction] = {}
@@ -342,9 +340,6 @@ class _Expansion:
         inner = collect({tuple(rest): coefficient})
         return plus([found, {((Call("log", (inner,)), Fraction(1)),): sign}])
 
-    def _relu(self, x: Polynomial) -> dict[Monomial, Fraction]:
-        return self._max(x, {})
-
     def _sign(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``sign(x)`` is ``[x > 0] - [-x > 0]``."""
         ways = (Call("gt", (collect(scaled(x, way)), Num(0.0))) for way in (_ONE, -_ONE))
@@ -352,7 +347,7 @@ class _Expansion:
 
     def _abs(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """``abs(x)`` is ``2*relu(x) - x``."""
-        return plus([scaled(self._relu(x), Fraction(2)), scaled(x, Fraction(-1))])
+        return plus([scaled(self._max(x, {}), Fraction(2)), scaled(x, Fraction(-1))])
 
     def _max(self, x: Polynomial, y: Polynomial) -> dict[Monomial, Fraction]:
         return self._extremum("max", lattice.largest, x, y)
@@ -407,16 +402,20 @@ class _Expansion:
 
     def _rectified(self, x: Polynomial) -> dict[Monomial, Fraction]:
         """Move factors out of a ReLU: ``relu(2*x)`` is ``2*relu(x)``, ``relu(-x)`` is
-        ``relu(x) - x``, ``relu(exp(x) * y)`` is ``exp(x) * relu(y)``."""
+        ``relu(x) - x``, ``relu(exp(x) * y)`` is ``exp(x) * relu(y)``, ``relu([c]*x - x)`` is
+        ``(1 - [c]) * relu(-x)``."""
+        outside, rest = by_sign(common_factors(x))
+        if outside:
+            return self._product([{outside: _ONE}, self._max(without(x, outside), {})])
+        for way in (_ONE, -_ONE) if rest and len(x) > 1 else ():
+            if is_never_negative(inner := scaled(without(x, rest), way)):
+                return self._product([inner, self._max({rest: way}, {})])
         if len(x) == 1:
             ((monomial, coefficient),) = x.items()
-            outside, rest = by_sign(monomial)
-            if outside:
-                return self._product([{outside: _ONE}, self._relu({rest: coefficient})])
             if 1 < len(monomial) <= MAX_SIGNS and all(abs(power) == 1 for _, power in monomial):
                 # relu(x * y) = relu(x) * relu(y) + relu(-x) * relu(-y)
                 parts: list[Polynomial] = [{monomial[:1]: _ONE}, {monomial[1:]: coefficient}]
-                ways = [[self._relu(scaled(p, way)) for p in parts] for way in (_ONE, -_ONE)]
+                ways = [[self._max(scaled(p, way), {}) for p in parts] for way in (_ONE, -_ONE)]
                 return plus(times(*way) for way in ways)
         leading = leading_coefficient(x)
         positive = of_atom(Call("relu", (collect(scaled(x, 1 / leading)),)))

@@ -38,6 +38,7 @@ ONE: Final[Monomial] = ()
 ONCE: Final = Fraction(1)
 _ROUNDED: Final = Fraction(1, 2**50)
 _LARGEST_FACTOR: Final = 1000
+_MAX_CONDITIONS: Final = 4
 _TOTAL: Final = frozenset({"relu", "sigmoid", "tanh", "erf", "abs", "sin", "cos"})
 _NOT_NEGATIVE: Final = frozenset({"relu", "exp", "sigmoid", "sqrt"})
 
@@ -132,6 +133,11 @@ def times(left: Polynomial, right: Polynomial) -> dict[Monomial, Fraction]:
     return found
 
 
+def without(polynomial: Polynomial, factors: Monomial) -> dict[Monomial, Fraction]:
+    """Return the polynomial divided by the factors."""
+    return times(polynomial, {tuple((atom, -power) for atom, power in factors): ONCE})
+
+
 def is_condition(scalar: Scalar) -> bool:
     """Whether the scalar is ``[c]``: 1 where a condition holds, 0 elsewhere (a cast of a bool)."""
     return isinstance(scalar, Cast) and dtype_of(scalar.arg) == "bool"
@@ -166,6 +172,30 @@ def is_not_negative(factor: tuple[Scalar, Fraction]) -> bool:
     return known or is_condition(atom) or power % 2 == 0
 
 
+def is_never_negative(polynomial: Polynomial) -> bool:
+    """Whether the value is known to be 0 or more wherever it is defined: each term is, or, as in
+    ``1 - [c]``, the value is so where a condition holds and where it doesn't."""
+    if all(c > 0 and all(map(is_not_negative, monomial)) for monomial, c in polynomial.items()):
+        return True
+    conditions = {one for monomial in polynomial for one in monomial if is_condition(one[0])}
+    if not 0 < len(conditions) <= _MAX_CONDITIONS:
+        return False
+    held = conditions.pop()
+    failed = {monomial: c for monomial, c in polynomial.items() if held not in monomial}
+    opened = plus({tuple(one for one in m if one != held): c} for m, c in polynomial.items())
+    return is_never_negative(failed) and is_never_negative(opened)
+
+
+def common_factors(polynomial: Polynomial) -> Monomial:
+    """Return the factors of all terms, each with the power nearest to 0: x for ``x*x*y - x``."""
+    powers = list(map(dict, polynomial))
+    return tuple(
+        (atom, min((one[atom] for one in powers), key=abs))
+        for atom, power in next(iter(polynomial))
+        if all(one.get(atom, 0) * power > 0 for one in powers)
+    )
+
+
 def by_sign(monomial: Monomial) -> tuple[Monomial, Monomial]:
     """Split a monomial into factors that are 0 or more wherever they are defined, and the rest:
     ``x**3`` -> ``x**2`` and ``x``."""
@@ -193,7 +223,7 @@ def joined(left: Monomial, right: Monomial) -> Monomial:
     for atom, power in right:
         powers[atom] = powers.get(atom, Fraction(0)) + power
         if is_condition(atom):
-            powers[atom] = Fraction(1)
+            powers[atom] = Fraction(bool(powers[atom]))
     kept = [(atom, power) for atom, power in powers.items() if power]
     return tuple(sorted(kept, key=lambda one: one[0].digest))
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from eqsynth.expansion.polynomial import expand
-from eqsynth.expansion.ring import ONE, Monomial, Polynomial, as_index, collect, plus, times
+from eqsynth.expansion.ring import Monomial, Polynomial, as_index, collect, plus, times
 from eqsynth.ir.index import Atom, Index, It, Mod
 from eqsynth.ir.normal import sort_operands
 from eqsynth.ir.scalar import (
@@ -110,11 +110,10 @@ def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
         monomial, reduced = _selected(monomial, everything)
         outside = tuple(one for one in monomial if iterators(one[0]) <= kept)
         inside = [one for one in monomial if one not in outside]
-        term: Polynomial = {outside: coefficient}
         idle = math.prod(
             it.extent for it in reduced if not any(it in iterators(atom) for atom, _ in inside)
         )
-        term = times(term, {ONE: Fraction(idle)})
+        term: Polynomial = {outside: coefficient * idle}
         for part in _connected(inside, kept):
             own = [it for it in reduced if any(it in iterators(atom) for atom, _ in part)]
             part, own = _inside(part, kept, own)
@@ -123,9 +122,8 @@ def summed(body: Scalar, kept: set[It], reduced: Sequence[It]) -> Scalar:
                 raise OtherDtype
             part_sum = forward(factor, kept, "sum", own)
             term = times(term, {((part_sum, Fraction(1)),): Fraction(1)})
-        for product_, value in term.items():
-            found[product_] = found.get(product_, Fraction(0)) + value
-    return collect({m: c for m, c in found.items() if c})
+        found = plus([found, term])
+    return collect(found)
 
 
 def _inside(

@@ -31,6 +31,7 @@ from eqsynth.expansion.ring import (
     scaled,
     times,
 )
+from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Cast, Num, Scalar, Value, dtype_of
 
 _MINUS: Final = Fraction(-1)
@@ -137,9 +138,16 @@ class Truths:
         return self._held(Call("gt", (self._inside(a), self._inside(b))))
 
     def _held(self, scalar: Scalar) -> dict[Monomial, Fraction]:
+        """Return the atom of a condition. Equal indices are written without differences:
+        ``[i - j = 1]`` and ``[-1 = j - i]`` are ``[i = j + 1]``."""
         if isinstance(scalar, Call) and scalar.fn == "eq":
-            args = sorted(map(self._inside, scalar.args), key=lambda arg: arg.digest)
-            return of_atom(Cast(self._dtype, Call("eq", tuple(args))))
+            first, second = args = scalar.args
+            if (one := as_index(first)) is not None and (other := as_index(second)) is not None:
+                apart = one - other
+                above = Index(max(apart.const, 0), tuple(t for t in apart.terms if t[1] > 0))
+                args = Value(above), Value(above - apart)
+            inside = sorted(map(self._inside, args), key=lambda arg: arg.digest)
+            return of_atom(Cast(self._dtype, Call("eq", tuple(inside))))
         return of_atom(Cast(self._dtype, self._inside(scalar)))
 
 

@@ -18,15 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from eqsynth.expansion.ring import (
-    ONE,
-    Monomial,
-    Polynomial,
-    collect,
-    of_atom,
-    plus,
-    scaled,
-)
+from eqsynth.expansion.ring import ONE, Monomial, Polynomial, collect, of_atom, plus, scaled
 from eqsynth.ir.scalar import Call, Num
 
 _MINUS: Final = Fraction(-1)

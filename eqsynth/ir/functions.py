@@ -69,6 +69,7 @@ class Function:
         keeps_zero: f(0, …, 0) = 0, so that zero padding may be applied before or after f.
         increasing: f is defined everywhere and never decreases.
         finite: f is defined and finite for all finite real arguments.
+        overflows: f of a float that isn't large may be infinite, like exp(100) in float32.
         torch: the same function's name in the module ``torch``, or empty; functions of
             ``nn.functional`` take floats only.
     """
@@ -80,6 +81,7 @@ class Function:
     keeps_zero: bool = False
     increasing: bool = False
     finite: bool = False
+    overflows: bool = False
     torch: str = ""
 
     @property
@@ -160,9 +162,9 @@ def _sign(x: Any) -> Any:
 _TABLE: Final = (
     Function("relu", 1, lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)), "same", True, True,
              finite=True, torch="relu"),
-    Function("exp", 1, np.exp, increasing=True, finite=True, torch="exp"),
-    Function("exp2", 1, np.exp2, increasing=True, finite=True, torch="exp2"),
-    Function("expm1", 1, np.expm1, "float", True, True, finite=True, torch="expm1"),
+    Function("exp", 1, np.exp, increasing=True, finite=True, overflows=True, torch="exp"),
+    Function("exp2", 1, np.exp2, increasing=True, finite=True, overflows=True, torch="exp2"),
+    Function("expm1", 1, np.expm1, "float", True, True, finite=True, overflows=True, torch="expm1"),
     Function("log", 1, np.log, torch="log"),
     Function("log2", 1, np.log2, torch="log2"),
     Function("log10", 1, np.log10, torch="log10"),

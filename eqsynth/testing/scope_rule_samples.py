@@ -43,8 +43,9 @@ from eqsynth.testing.world import World
 
 # The most fillings that are drawn until one meets the conditions; the last one is used in any case.
 _TRIES: Final = 8
-# Functions in bodies; some are infinite at some points.
+# Functions in bodies; some are infinite at some points, others are finite (`finite F` in a rule).
 _FUNCTIONS: Final = ("relu", "reciprocal", "exp", "log", "abs", "tanh", "floor")
+_FINITE: Final = ("relu", "abs", "tanh", "floor")
 _FILLS: Final = (0.0, 0.0, 0.0, 0.0, 1.5)
 
 
@@ -158,8 +159,8 @@ def _filling(
         return product([Num(pick((2.0, -1.0, 0.5, -3.0))), read])
     if kind == "sum":
         return total([read, _read(world, its, stem + "2", fills)])
-    if kind == "call" and "finite" not in wanted:
-        return Call(pick(_FUNCTIONS), (read,))
+    if kind == "call":
+        return Call(pick(_FINITE if "finite" in wanted else _FUNCTIONS), (read,))
     return read
 
 

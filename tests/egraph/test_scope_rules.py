@@ -11,6 +11,7 @@ import eqsynth
 from eqsynth import ops
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
+from eqsynth.egraph.scope_rules.binding import Binding, holds
 from eqsynth.egraph.scope_rules.building import MAX_ANSWERS, answers
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index
@@ -95,6 +96,18 @@ def test_a_diagonal_is_seen_however_it_is_written(factor: Scalar) -> None:
     assert_equal(given, answer)
 
 
+@pytest.mark.parametrize(
+    "finite", [Call("relu", (X,)), Call("max", (X, Sum((Num(1.0), Prod((X, X)))))),
+               Call("where", (Call("gt", (X, Num(0.5))), X, Num(2.0))),
+               Cast("float32", Call("gt", (X, Num(0.5))))],
+)  # fmt: skip
+def test_functions_of_finite_elements_are_finite(finite: Scalar) -> None:
+    given = scope((4,), (3,), Prod((X, finite, one(k - i))))
+    (answer,) = answers(DELTA, given)
+    assert not answer.reduction
+    assert_equal(given, answer)
+
+
 NONE = {
     "half of an index": (DELTA, scope((4,), (3,), Prod((X, one(2 * k - i))))),
     "no iterator of the sum": (DELTA, scope((4,), (3,), Prod((X, one(i - 1))))),
@@ -105,6 +118,11 @@ NONE = {
                                                           one(k - i))))),
     "1 / x may be infinite": (DELTA, scope((4,), (3,), Prod((Call("reciprocal", (X,)),
                                                               one(k - i))))),
+    "exp(x) may overflow": (DELTA, scope((4,), (3,), Prod((Call("exp", (X,)), one(k - i))))),
+    "a function of an infinite fill": (DELTA, scope((4,), (3,), Prod((
+        Call("relu", (read("x", k, shape=(2,), fill=INF),)), one(k - i))))),
+    "a cast may overflow": (DELTA, scope((4,), (3,), Prod((
+        Cast("float32", read("x", k, shape=(5,), dtype="float64")), one(k - i))))),
     "one beyond the range": (INSIDE, scope((4,), (3,), Prod((X, one(k - i))))),
     "an odd extent": (HALVES, scope((4,), (3,), Prod((X, X)))),
     "other extents": (EQUAL, scope((4, 2), (3,), read("w", i, it(2, 3), constant=True))),
@@ -136,6 +154,15 @@ def test_a_condition_holds_at_its_edge() -> None:
     assert sorted(halves.reduction) == [2, 2] or len(halves.reduction) == 2
     assert_equal(even, halves)
     assert answers(EQUAL, scope((3, 3), (3,), read("w", it(0, 3), it(2, 3), constant=True)))
+
+
+def test_a_number_is_of_the_dtype_around_it() -> None:
+    beside = parse("[*x] = F + G  =>  [*x] = {G} + F if float G")
+    (is_float,) = beside.conditions
+    given = Binding(bodies={"G": Num(1.0)})
+    assert holds(is_float, given, "float32")
+    assert not holds(is_float, given, "int32") and not holds(is_float, given)
+    assert len(answers(beside, scope((3,), (), Sum((read("x", it(0, 3)), Num(1.0)))))) == 2
 
 
 def test_bytes_wrap_on_both_sides() -> None:

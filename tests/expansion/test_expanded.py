@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
 from eqsynth.errors import LawError
+from eqsynth.expansion import lattice
 from eqsynth.expansion.expanded import MAX_PIECES, Expand, by_points, expanded
 from eqsynth.expansion.polynomial import expand
 from eqsynth.expansion.ring import collect
@@ -20,7 +23,7 @@ from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.expansion_samples import EXPANSIONS, compared
 from eqsynth.testing.judging import Meaningless, Sides
 from eqsynth.testing.world import World
-from tests.terms import INF, it, leaf
+from tests.terms import INF, it, leaf, op
 
 
 def map_of(tensor: Tensor) -> Scope | None:
@@ -74,6 +77,8 @@ NEGATIVE = product([Num(-1), X])
 DIFFERENCE = total([X, product([Num(-1), Y])])
 SUM_OF_BOTH = call("reciprocal", total([X, call("reciprocal", X)]))
 ABOVE = product([Num(-1), call("abs", X)])
+MIDDLE = total([product([Num(0.25), X]), product([Num(0.75), Y])])
+EQUAL = Cast("float32", call("eq", Value(it(0, 4)), Value(it(1, 4))))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,27 @@ ABOVE = product([Num(-1), call("abs", X)])
          product([Num(0.5), Y, call("sin", product([Num(2), X]))])),
         (call("div", call("tanh", X), total([Num(1), Prod((call("tanh", X),) * 2)])),
          product([Num(0.5), call("tanh", product([Num(2), X]))])),
+        # What lies between two values is neither the largest nor the smallest.
+        (call("relu", total([X, call("relu", X)])), product([Num(2), call("relu", X)])),
+        (call("max", call("max", X, Y), MIDDLE), call("max", X, Y)),
+        (call("min", call("min", X, Y), total([MIDDLE, EQUAL])), call("min", X, Y)),
+        (call("max", call("max", X, Y), total([MIDDLE, product([Num(-1), EQUAL])])),
+         call("max", X, Y)),
+        # Common factors, and sums that are never negative, move out of a ReLU.
+        (call("relu", total([X, Prod((EQUAL, X))])),
+         Prod((call("relu", X), total([Num(1), EQUAL])))),
+        (call("relu", total([EQUAL, Prod((EQUAL, X))])),
+         Prod((EQUAL, call("relu", total([Num(1), X]))))),
+        (call("relu", total([NEGATIVE, Prod((EQUAL, X))])),
+         Prod((total([Num(1), product([Num(-1), EQUAL])]), call("relu", NEGATIVE)))),
+        (call("relu", total([Num(1), product([Num(-1), EQUAL])])),
+         total([Num(1), product([Num(-1), EQUAL])])),
+        (call("relu", total([Prod((X, X, Y)), Prod((X, X, Z))])),
+         Prod((X, X, call("relu", total([Y, Z]))))),
+        # Equal indices, however they are written.
+        (EQUAL, Cast("float32", call("eq", Value(it(1, 4) - it(0, 4)), Num(0)))),
+        (Cast("float32", call("eq", Value(it(0, 4) + 1), Value(it(1, 4)))),
+         Cast("float32", call("eq", Num(1), Value(it(1, 4) - it(0, 4))))),
     ],
 )  # fmt: skip
 def test_bodies_that_are_one_polynomial(left: Scalar, right: Scalar) -> None:
@@ -167,10 +193,35 @@ def test_what_is_alike_is_another_polynomial() -> None:
         (call("max", call("min", X, Y), Z),
          total([Z, call("relu", total([X, product([Num(-1), Z])])),
                 product([Num(-1), call("relu", DIFFERENCE)])])),
+        (call("max", call("max", X, Y), product([Num(2), MIDDLE])), call("max", X, Y)),
+        (call("min", call("min", X, Y), total([MIDDLE, product([Num(-1), EQUAL])])),
+         call("min", X, Y)),
+        (call("max", call("min", X, Y), MIDDLE), call("min", X, Y)),
+        (call("max", call("max", X, Y), total([MIDDLE, EQUAL])), call("max", X, Y)),
+        (call("relu", total([X, Prod((EQUAL, Y))])),
+         total([call("relu", X), Prod((EQUAL, call("relu", Y)))])),
+        (call("relu", total([X, product([Num(-2), EQUAL, X])])),
+         Prod((call("relu", X), total([one, product([Num(-2), EQUAL])])))),
+        (call("relu", total([EQUAL, Num(-1)])), total([EQUAL, Num(-1)])),
+        (EQUAL, Cast("float32", call("eq", Value(it(0, 4) + 1), Value(it(1, 4))))),
         (call("max", call("min", X, one), Num(-1)),
          total([call("relu", X), product([Num(-1), call("relu", total([X, Num(-1)]))])])),
     ):  # fmt: skip
         assert not same(left, right) and not same(left, right, cancels=True)
+
+
+def test_what_lies_beyond_two_values_is_the_largest_somewhere() -> None:
+    """Of ``x``, ``y`` and ``2*x - y`` only ``x`` lies between the others, in whichever order they
+    are compared."""
+    beyond = total([X, DIFFERENCE])
+    for fn in ("max", "min"):
+        ways = [call(fn, one, call(fn, *more)) for one, *more in permutations((X, Y, beyond))]
+        assert all(same(way, call(fn, Y, beyond)) for way in ways)
+        assert not any(same(way, call(fn, X, other)) for way in ways for other in (Y, beyond))
+        forms = permutations(((expand(one),),) for one in (X, Y, beyond))
+        join = lattice.largest if fn == "max" else lattice.least
+        kept = [{str(part) for least in join(form) for part in least} for form in forms]
+        assert all(str(expand(X)) not in parts and len(parts) == 2 for parts in kept)
 
 
 def test_exponentials_and_sigmoids_are_taken_apart_where_digits_may_be_lost() -> None:
@@ -414,6 +465,26 @@ def test_what_is_left_as_it_is() -> None:
     assert expanded(Scope((4,), (), masked), MAPS) is None
     narrow, wide = (Read(leaf("n", 4, dtype=t), (it(0, 4),)) for t in ("int8", "int64"))
     assert expanded(Scope((4,), (), total([narrow, narrow, wide])), MAPS) is None
+
+
+def test_a_read_of_a_number_at_one_place_is_a_condition() -> None:
+    """``one[i - j]`` for a tensor of a single 1 is ``[i = j]``, which is never negative. A read
+    with another fill, and a read that leaves an axis of several elements, stay."""
+    i, j = it(0, 4), it(1, 3)
+
+    def form(shape: tuple[int, ...], at: tuple[Index, ...], fill: float = 0.0) -> Tensor:
+        ones = Read(op("Full", attrs=(shape, 2.0, "float32")), at, fill)
+        given = Scope((4, 3), (), call("relu", product([ones, Read(leaf("s"), ())])))
+        found = expanded(given, Expand(lambda tensor: 2.0 if isinstance(tensor, Op) else None))
+        assert found is None or Sides(given, found).all_data(Claim("proof")) is None
+        return canonical_term(found or given)
+
+    equal = Cast("float32", call("eq", Value(i), Value(j)))
+    outside = Prod((Num(2), equal, call("relu", Read(leaf("s"), ()))))
+    diagonal = canonical_term(Scope((4, 3), (), outside))
+    assert form((1,), (i - j,)) == form((1, 3), (j - i, j)) == diagonal
+    assert form((1,), (i - j,), 1.0) != diagonal
+    assert diagonal not in (form((2,), (i - j,)), form((1, 2), (i - j, j)))
 
 
 def test_a_sum_goes_over_what_is_not_zero() -> None:

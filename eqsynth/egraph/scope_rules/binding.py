@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from eqsynth.calculus.conditions import is_finite
+from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
+    Call,
+    Cast,
     Num,
     Prod,
     Read,
@@ -97,8 +100,12 @@ def _computed(sign: str, a: Index, b: Index) -> Index:
     return a * b.const if sign == "*" else a // b.const if sign == "//" else a % b.const
 
 
-def holds(condition: Condition, given: Binding) -> bool:
-    """Whether a condition is known to hold for all values of the iterators."""
+def holds(condition: Condition, given: Binding, dtype: str | None = None) -> bool:
+    """Whether a condition is known to hold for all values of the iterators.
+
+    Args:
+        dtype: the dtype of the scope's body, in which numbers alone are computed.
+    """
     try:
         match condition:
             case Compare(left=left, sign=sign, right=right):
@@ -112,7 +119,7 @@ def holds(condition: Condition, given: Binding) -> bool:
             case Broadcasts(variable=name, axis=axis):
                 return any(it.extent > 1 for it in {*given.its(axis)} - used_by(given, name))
             case Has(what=what, variable=name):
-                return _has(what, given.bodies[name])
+                return _has(what, given.bodies[name], dtype)
     except NoFit:
         return False
 
@@ -124,17 +131,26 @@ def used_by(given: Binding, variable: str) -> set[It]:
     return iterators(given.bodies[variable])
 
 
-def _has(what: str, body: Scalar) -> bool:
+def _has(what: str, body: Scalar, dtype: str | None) -> bool:
     if what == "float":
-        return is_float(dtype_of(body) or "bool")
+        return is_float(dtype_of(body) or dtype or "bool")
     if what == "constant":
         return all(leaf.tensor.constant for leaf in leaves(body) if isinstance(leaf, Read))
     return finite(body)
 
 
 def finite(body: Scalar) -> bool:
-    """Whether the body is known to be finite for finite tensors: a sum or product of numbers, index
-    values and reads, without functions and infinite fills."""
-    if isinstance(body, Sum | Prod):
-        return all(map(finite, children(body)))
+    """Whether the body is known to be finite for finite tensors: a condition, or sums, products and
+    functions of finite numbers, of index values and of reads without infinite fills. ``1 / x`` and
+    ``log(x)`` may be infinite, and ``exp(x)`` may overflow."""
+    if dtype_of(body) == "bool":
+        return True
+    match body:
+        case Call(fn=fn, args=args):
+            known = fn == "where" or (FUNCTIONS[fn].finite and not FUNCTIONS[fn].overflows)
+            return known and all(map(finite, args))
+        case Cast(arg=arg):
+            return dtype_of(arg) == "bool"
+        case Sum() | Prod():
+            return all(map(finite, children(body)))
     return isinstance(body, Value) or (isinstance(body, Num | Read) and is_finite(body))

@@ -1,8 +1,8 @@
 """Rules of scopes as laws, which answer requests for scopes.
 
 Like the laws of products, they answer only for scopes in normal form (ARCHITECTURE.md): in
-canonical form, not made by a derivation, and, if a product, with everything inlined that can be and
-numbers in the place of constants.
+canonical form, not made by a derivation, with numbers in the place of constants, and, if a product,
+with everything inlined that can be.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def laws_of(rules: RuleSet) -> Mapping[str, Entry]:
 
 def _due(view: View, row: Sequence[Any]) -> Iterable[Stated]:
     scope = underived(view, row)
-    if is_product(scope) and (
-        inlinable(view, scope) is not None or without_constants(view, scope) is not None
-    ):
+    if without_constants(view, scope) is not None:
+        raise Later
+    if is_product(scope) and inlinable(view, scope) is not None:
         raise Later
     return [Stated()]

@@ -74,7 +74,7 @@ def matches(rule: ScopeRule, scope: Scope) -> Iterator[Binding]:
         ):
             given = Binding({**head.iterators, **axes.iterators}, {**head.groups, **axes.groups})
             for found in matcher.body(side.body, scope.body, given):
-                if all(holds(condition, found) for condition in rule.conditions):
+                if all(holds(condition, found, matcher.dtype) for condition in rule.conditions):
                     yield found
     except _Enough:
         return

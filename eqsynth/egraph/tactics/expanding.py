@@ -6,6 +6,7 @@ write out in its place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -67,9 +68,15 @@ def _map_of(view: View, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> Scop
         if not (conditions.is_view(scope) and _comes_back(view, ref, scope))
         and not reaches(scope, ref, members)
     ]
-    return min(
-        found, key=lambda s: (conditions.is_view(s), tree_size(s.body), s.digest), default=None
-    )
+    return min(found, key=_rank, default=None)
+
+
+def _rank(scope: Scope) -> tuple[object, ...]:
+    """Maps that compute come before views, small bodies before large ones. Of two that are alike,
+    the one that reads fewer elements is made of smaller parts: a concatenation of four identities
+    is read as two pairs, not as a pair between two identities."""
+    elements = sum(math.prod(read.tensor.shape) for read in reads(scope.body))
+    return conditions.is_view(scope), tree_size(scope.body), elements, scope.digest
 
 
 def _comes_back(view: View, ref: ClassRef, moved: Scope) -> bool:
