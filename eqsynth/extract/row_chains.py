@@ -32,6 +32,12 @@ MOST_SCOPES: Final = 8
 MOST_OPTIONS: Final = 4
 """How many members of a class are considered for a chain, those with the least work first."""
 
+MOST_TRIES: Final = 128
+"""How many choices of members are looked at for a map that a chain ends in. Members with little
+work come first, so the first choices are good ones: the chains of a BERT of 4 layers make 0.1 %
+more work than those of all choices, and take 0.6 s of CPU instead of 3.2 (LSTM: 0.3 instead of
+20)."""
+
 FEWEST: Final = 16
 """The fewest elements of a row of the result."""
 
@@ -45,11 +51,16 @@ _FUNCTION: Final = 8
 
 @dataclass
 class _Chain:
-    """A chain: its work, a scope for each of its classes, and the axes that are its rows."""
+    """A chain: its work, a scope for each of its classes, and the axes that are its rows.
+
+    Attributes:
+        tries: how many choices were looked at to find it.
+    """
 
     work: float = math.inf
     scopes: Mapping[ClassRef, Scope] = field(default_factory=dict)
     rows: Mapping[ClassRef, Rows] = field(default_factory=dict)
+    tries: int = 0
 
 
 class RowChains:
@@ -79,6 +90,8 @@ class RowChains:
         for count in reversed(range(len(member.traversal))):
             rows = tuple(axis for axis in range(count) if member.traversal[axis] != 1)
             best = _Chain()
+            if count and member.traversal[count - 1] == 1:
+                continue  # one axis less has the same rows
             if math.prod(member.traversal[count:]) >= FEWEST and self._inside(member, rows):
                 self._grow({ref: member}, {ref: rows}, _work(member), best)
             if best.scopes:
@@ -148,7 +161,8 @@ class RowChains:
     ) -> None:
         """Choose a member for each class inside of the chain; keep the choice with the least
         work."""
-        if work >= best.work or len(chosen) > MOST_SCOPES:
+        best.tries += 1
+        if work >= best.work or len(chosen) > MOST_SCOPES or best.tries > MOST_TRIES:
             return
         missing: dict[ClassRef, Rows] = {}
         for ref, scope in chosen.items():

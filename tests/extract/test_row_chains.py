@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from eqsynth.extract.candidates import unplaced
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.row_chains import MOST_SCOPES, RowChains
+from eqsynth.extract.row_chains import MOST_SCOPES, MOST_TRIES, RowChains, _work
 from eqsynth.extract.search import extract
 from eqsynth.extract.timing import Timing
 from eqsynth.frontend.expr import Expr
@@ -197,3 +198,26 @@ def test_a_plan_takes_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     given = torch.randn(6, 40)
     result = made.steps[0].runner(given)
     torch.testing.assert_close(result, torch.softmax(given * 0.5, 1) + 1.0)
+
+
+def test_a_map_with_many_choices_is_given_up_in_time() -> None:
+    """Seven values, each with four members that read the next one: 16,384 choices. The first are
+    the ones with the least work."""
+    given, most = ref(0, (4, 32)), ref(1, (4,))
+    values = [ref(number, (4, 32)) for number in range(2, 10)]
+    i, j = it(0, 4), it(1, 32)
+    m = Read(most, (i,))
+    classes = {
+        given: [leaf(Input, 0, (4, 32))],
+        most: [Scope((4,), (32,), Read(given, (i, j)), "max")],
+        values[-1]: [Scope((4, 32), (), Sum((Read(given, (i, j)), m)))],
+    }
+    for one, below in pairwise(values):
+        read = Read(below, (i, j))
+        classes[one] = [
+            Scope((4, 32), (), Sum((read, *([m] * n), Num(float(n))))) for n in (3, 1, 0, 2)
+        ]
+    found = RowChains(egraph(classes, values[2]))
+    chain = found._least(values[2], classes[values[2]][2])
+    assert chain.scopes and chain.tries < 6 * MOST_TRIES
+    assert chain.work == sum(min(map(_work, classes[r])) for r in chain.scopes)
