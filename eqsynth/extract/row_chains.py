@@ -3,8 +3,8 @@
     m[i] = max_j x[i, j],  e[i, j] = exp(x[i, j] - m[i]),  s[i] = sum_j e[i, j],  e[i, j] / s[i]
     ->  one region over x: one kernel reads a row once, and e and s never leave the cache
 
-As kernels of their own these four pass over x and e six times. Not here: the kernel of a chain
-(``lower/row_chain.py``).
+As kernels of their own these four pass over x and e six times. Not here: the loops of a chain
+(``lower/loop_nest.py``) and its kernel (``lower/eoperators.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rows = tuple[int, ...]
 Place = tuple[ClassRef, Rows]
 
 MOST_SCOPES: Final = 8
-"""The most scopes of a chain."""
+"""The most scopes of a chain, without the maps that several of them read."""
 
 MOST_OPTIONS: Final = 4
 """How many members of a class are considered for a chain, those with the least work first."""
@@ -230,7 +230,7 @@ def _is_open(arg: Tensor) -> bool:
 
 
 def _fits(scope: Scope) -> bool:
-    """Whether a scope may stand in a chain: it has elements, and isn't bound by arithmetic."""
+    """Whether a scope may stand in a chain: nothing in it is empty, and memory bounds it."""
     moved = scope.type.size + sum(arg.type.size for arg in args_of(scope))
     if not scope.reduction:
         return bool(scope.type.size)

@@ -104,9 +104,7 @@ class TvmBackend:
                 yield Kernel(term, constants, own, inputs, output, schedule)
             if offered:
                 kernel = Kernel(term, constants, name, inputs, output, offered[0])
-                found = tuned.best(kernel, tuned_for())
-                if found is not None and found not in offered and refusal(nest, found) is None:
-                    yield replace(kernel, schedule=found)
+                yield from _tuned(kernel, nest, offered)
 
     def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         """Kernels for a region that is a reduction through literal matrices and a map over its
@@ -132,12 +130,11 @@ class TvmBackend:
         layouts = tuple(contiguous(len(arg.shape)) for arg in region.args)
         output = contiguous(len(region.shape))
         nest = loop_nest(region, layouts, output)
-        for schedule in schedules(nest):
+        offered = schedules(nest)
+        for schedule in offered:
             kernel = Kernel(region, constants, f"{self.name}.chain", layouts, output, schedule)
             yield kernel
-            found = tuned.best(kernel, tuned_for())
-            if found is not None and found != schedule and refusal(nest, found) is None:
-                yield replace(kernel, schedule=found)
+            yield from _tuned(kernel, nest, offered)
 
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]
@@ -154,6 +151,14 @@ class TvmBackend:
             else None
             for kernel, packed in kernels
         ]
+
+
+def _tuned(kernel: Kernel, nest: LoopNest, offered: Sequence[Schedule]) -> Iterator[Kernel]:
+    """The kernel under the schedule that tuning has found for it, if that is another one than those
+    that are offered and fits the nest."""
+    found = tuned.best(kernel, tuned_for())
+    if found is not None and found not in offered and refusal(nest, found) is None:
+        yield replace(kernel, schedule=found)
 
 
 def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:

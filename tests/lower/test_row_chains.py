@@ -113,6 +113,15 @@ def test_dtypes(chain: object, dtype: str) -> None:
     check_kernel(TvmBackend(), kernel, values)
 
 
+def test_constants_are_bound() -> None:
+    """The scale of a LayerNorm is a weight, which the kernel holds."""
+    region = layer_norm((6, 100))
+    (kernel,) = TvmBackend().fused(region, (False, False, True))
+    assert kernel.constants == (False, False, True)
+    values = [sample(arg.shape, arg.dtype, n) for n, arg in enumerate(region.args)]
+    check_kernel(TvmBackend(), kernel, values)
+
+
 def test_integers_and_booleans() -> None:
     """A row of booleans is held as bytes."""
     shape = (5, 70)
