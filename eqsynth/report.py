@@ -138,6 +138,8 @@ class Report:
             searched by itself).
         backend: the implementations of the kernels that run, or ``original``.
         kernels_estimated: number of kernels of the plan that there was no time to measure.
+        kernels_disturbed: number of kernels that were timed while other processes kept the
+            processors busy.
         gap: the largest part of its time that another choice among eqsynth's own kernels could
             save, by the measured and estimated times; None if no useful bound is known.
         certified: the result of checking the certificates of the search, if ``certify`` was set.
@@ -202,6 +204,7 @@ class Report:
     kernels_considered: int = 0
     kernels_timed: int = 0
     kernels_estimated: int = 0
+    kernels_disturbed: int = 0
     gap: float | None = None
     rounds: int = 0
     complete: bool = False
@@ -259,12 +262,19 @@ class Report:
             for name, (low, high) in self.quartiles_s.items()
             if high > SCATTER * low and name != "after"
         ]
-        if not loose:
-            return ()
-        return (
-            f"the times of {' and '.join(loose)} scatter: something else runs on this machine, "
-            "and a choice by time may be wrong",
-        )
+        found = []
+        if loose:
+            found.append(
+                f"the times of {' and '.join(loose)} scatter: something else runs on this machine, "
+                "and a choice by time may be wrong"
+            )
+        if self.kernels_disturbed:
+            found.append(
+                f"other processes were busy while {self.kernels_disturbed} kernels were timed, so "
+                "a choice by time may be wrong; these kernels are timed again when optimize runs "
+                "on a quiet machine"
+            )
+        return tuple(found)
 
     @property
     def shares(self) -> Mapping[str, float]:

@@ -21,6 +21,7 @@ from eqsynth.egraph.segments import Segment
 from eqsynth.errors import EqsynthError
 from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel
+from eqsynth.extract.disturbance import is_quiet
 from eqsynth.extract.in_place import InPlace
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.memory import Bound
@@ -187,6 +188,8 @@ class Search:
         # Extraction makes about as many objects as the e-graph has, and hardly any garbage, so
         # garbage collection is made rare.
         with closing(Profile(target.key())) as profile, collecting_seldom():
+            if settings.objective == "time":
+                profile.retry_disturbed(partial(is_quiet, target.threads))
             costs = CostModel(target, profile, settings.objective, measurer.far)
             backends = backends_of(target, self.captured.opaque)
             tried = self._engines()
@@ -238,4 +241,5 @@ class Search:
         report.rounds, report.kernels_timed = found.rounds, found.timed
         report.kernels_considered, report.kernels_estimated = found.considered, found.estimated
         report.complete, report.gap = found.complete, own.gap
+        report.kernels_disturbed = self.measurer.disturbed
         telling.chosen(found, report)

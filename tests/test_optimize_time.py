@@ -4,6 +4,7 @@ are measured. (``test_pipeline.py`` asks for the fewest operations, and measures
 from __future__ import annotations
 
 import warnings
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -12,9 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.workloads import WORKLOADS
 from eqsynth.errors import EquivalenceWarning
+from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.timing import Timing
 from eqsynth.pipeline import optimize
 from eqsynth.race import Race
+from eqsynth.report import Report
 
 # More than about ten seconds each.
 SLOW = {"resnet18", "resnet50", "resnext50", "vgg16", "nasnet_a", "infogan", "dcgan", "bert128",
@@ -54,3 +57,26 @@ def test_where_the_original_wins_nothing_is_searched_again(monkeypatch: pytest.M
     # A program that has become faster than the original is used.
     won = run().report
     assert won.remembered_plan and won.backend != "original" and not won.reason
+
+
+def test_disturbed_times_are_measured_again_when_the_machine_is_quiet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, inputs = torch.nn.Linear(6, 13).eval(), (torch.randn(2, 6),)
+    run = partial(optimize, module, inputs, engines=(), time_limit_s=60)
+
+    def report(disturbed: bool, quiet: bool) -> Report:
+        monkeypatch.setattr(Usage, "disturbed", lambda *_: disturbed)
+        monkeypatch.setattr("eqsynth.searching.is_quiet", lambda _threads: quiet)
+        return run().report
+
+    first = report(disturbed=True, quiet=False)
+    assert first.kernels_disturbed == first.kernels_timed > 0
+    assert any("busy" in text for text in first.warnings)
+    # Not at once, and not while the machine is busy.
+    assert report(disturbed=False, quiet=True).remembered_plan
+    monkeypatch.setattr("eqsynth.extract.profile.RETRY_AFTER", timedelta(0))
+    assert report(disturbed=False, quiet=False).remembered_plan
+    again = report(disturbed=False, quiet=True)
+    assert not again.remembered_plan and again.kernels_timed and not again.kernels_disturbed
+    assert report(disturbed=False, quiet=True).remembered_plan

@@ -61,6 +61,13 @@ def test_timings_that_scatter_are_warned_of() -> None:
     assert ("warning", text) in report.rows()
 
 
+def test_busy_processes_beside_the_timing_are_warned_of() -> None:
+    report = searched()
+    report.kernels_disturbed = 7
+    (text,) = report.warnings
+    assert "7 kernels" in text and ("warning", text) in report.rows()
+
+
 def test_the_users_own_rules_come_first() -> None:
     report = replace(searched(), own_rules=("mine", "other"))
     assert dict(report.rows())["rules"].startswith("mine (3), factor (900)")

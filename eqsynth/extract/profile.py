@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -35,19 +35,28 @@ COMPUTE = "/compute"
 """The ending of the names of families whose kernels are bound by arithmetic."""
 
 _COLUMNS = (
-    "hash, target, versions, family, kernel, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
+    "hash, target, versions, family, kernel, median_s, q1_s, q3_s, samples, disturbed, roofline_s,"
+    " measured_at"
 )
-# The newer measurement of the same kernel wins, whatever order the writers come in.
+# A measurement on a quiet machine wins, and among two of a kind the newer one, whatever order the
+# writers come in.
 _UPSERT = f"""
-INSERT INTO times ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)
+INSERT INTO times ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)
 ON CONFLICT (hash) DO UPDATE SET median_s = excluded.median_s, q1_s = excluded.q1_s,
-    q3_s = excluded.q3_s, samples = excluded.samples, roofline_s = excluded.roofline_s,
-    measured_at = excluded.measured_at
-WHERE excluded.measured_at >= times.measured_at
+    q3_s = excluded.q3_s, samples = excluded.samples, disturbed = excluded.disturbed,
+    roofline_s = excluded.roofline_s, measured_at = excluded.measured_at
+WHERE excluded.disturbed < times.disturbed
+    OR excluded.disturbed = times.disturbed AND excluded.measured_at >= times.measured_at
 """
+_USED = "(NOT disturbed OR measured_at >= ?)"
+"""The rows of times that aren't left out."""
 FAILED_FOR = timedelta(days=1)
 """How long a kernel that couldn't be built or run isn't tried again. It isn't forever, since a full
 disk or a memory limit makes kernels fail, too, and these go away."""
+
+RETRY_AFTER = timedelta(minutes=5)
+"""How old a disturbed time has to be before its kernel is timed again. It bounds the cost on a
+machine on which something begins to run whenever kernels are timed."""
 
 _LOOKUP_BATCH = 500  # SQLite allows 999 parameters a statement in its oldest builds
 
@@ -136,6 +145,8 @@ class Profile:
         self.target_key = target_key
         self.versions = library_versions() if versions is None else versions
         self._store = Store(profile_path() if path is None else path)
+        # Times that were disturbed, and measured before this, are left out. No time is before "".
+        self._disturbed_since = ""
 
     @property
     def path(self) -> Path:
@@ -145,6 +156,24 @@ class Profile:
     def in_memory(self) -> bool:
         """Whether the times are lost when the process ends, because the file can't be written."""
         return self._store.in_memory
+
+    def retry_disturbed(self, is_quiet: Callable[[], bool]) -> None:
+        """From now on leave out times that other processes disturbed more than `RETRY_AFTER` ago,
+        so that these kernels are timed again. ``is_quiet`` says whether the machine is quiet now;
+        it is only called if there are such times."""
+        since = (datetime.now(UTC) - RETRY_AFTER).isoformat(timespec="microseconds")
+        arguments = (self.target_key, self.versions, since)
+
+        def read(db: sqlite3.Connection) -> bool:
+            found = db.execute(
+                "SELECT 1 FROM times WHERE target = ? AND versions = ? AND disturbed"
+                " AND measured_at < ? LIMIT 1",
+                arguments,
+            )
+            return found.fetchone() is not None
+
+        if self._store.run(read, default=False) and is_quiet():
+            self._disturbed_since = since
 
     def lookup(self, key: MeasurementKey) -> Measurement | None:
         return self.lookup_many([key]).get(key)
@@ -159,12 +188,12 @@ class Profile:
             for start in range(0, len(hashes), _LOOKUP_BATCH):
                 batch = hashes[start : start + _LOOKUP_BATCH]
                 rows = db.execute(
-                    "SELECT hash, median_s, q1_s, q3_s, samples, roofline_s, measured_at"
-                    f" FROM times WHERE hash IN ({','.join('?' * len(batch))})",
-                    batch,
+                    "SELECT hash, median_s, q1_s, q3_s, samples, disturbed, roofline_s, measured_at"
+                    f" FROM times WHERE hash IN ({','.join('?' * len(batch))}) AND {_USED}",
+                    [*batch, self._disturbed_since],
                 )
-                for digest, median_s, q1_s, q3_s, samples, roofline_s, date in rows:
-                    timing = Timing(median_s, q1_s, q3_s, samples)
+                for digest, median_s, q1_s, q3_s, samples, disturbed, roofline_s, date in rows:
+                    timing = Timing(median_s, q1_s, q3_s, samples, bool(disturbed))
                     found[by_hash[digest]] = Measurement(timing, roofline_s, date)
             return found
 
@@ -179,7 +208,8 @@ class Profile:
             for start in range(0, len(names), _LOOKUP_BATCH):
                 batch = names[start : start + _LOOKUP_BATCH]
                 holes = ",".join("?" * len(batch))
-                found |= db.execute(f"SELECT hash, q1_s FROM times WHERE hash IN ({holes})", batch)
+                find = f"SELECT hash, q1_s FROM times WHERE hash IN ({holes}) AND {_USED}"
+                found |= db.execute(find, [*batch, self._disturbed_since])
             return found
 
         return self._store.run(read, default={})
@@ -201,7 +231,8 @@ class Profile:
                 raise ValueError(f"not a time: {timing} with roofline {roofline_s} s, of {key}")
             rows.append(
                 (self.row_of(key), self.target_key, self.versions, key.family, key.text(),
-                 timing.median_s, timing.q1_s, timing.q3_s, timing.samples, roofline_s, now)
+                 timing.median_s, timing.q1_s, timing.q3_s, timing.samples, timing.disturbed,
+                 roofline_s, now)
             )  # fmt: skip
         self._store.run(lambda db: db.executemany(_UPSERT, rows), default=None)
 
@@ -230,12 +261,12 @@ class Profile:
 
     def family_ratios(self, family: str) -> list[Ratio]:
         """The ratios of time to roofline of all measured kernels of a family."""
-        arguments = (self.target_key, self.versions, family)
+        arguments = (self.target_key, self.versions, family, self._disturbed_since)
 
         def read(db: sqlite3.Connection) -> list[tuple[str, float, float]]:
             rows = db.execute(
                 "SELECT kernel, median_s, roofline_s FROM times"
-                " WHERE target = ? AND versions = ? AND family = ?",
+                f" WHERE target = ? AND versions = ? AND family = ? AND {_USED}",
                 arguments,
             )
             return list(rows)
@@ -336,11 +367,12 @@ def _code() -> str:
 
 def _is_sound(row: tuple[Any, ...]) -> bool:
     """Whether a row of another file could have been recorded here."""
-    *texts, median_s, q1_s, q3_s, samples, roofline_s, date = row
+    *texts, median_s, q1_s, q3_s, samples, disturbed, roofline_s, date = row
     return (
         all(isinstance(text, str) for text in (*texts, date))
         and all(_is_time(value) for value in (median_s, q1_s, q3_s, roofline_s))
         and isinstance(samples, int)
+        and disturbed in (0, 1)
     )
 
 

@@ -339,7 +339,7 @@ def _at_best(turns: Mapping[Kernel, Timing], costs: CostModel) -> dict[Kernel, T
     row."""
     pace = min((costs.timed_only(k) / t.q1_s for k, t in turns.items()), default=1.0)
     return {
-        k: Timing(pace * t.median_s, pace * t.q1_s, pace * t.q3_s, t.samples)
+        k: replace(t, median_s=pace * t.median_s, q1_s=pace * t.q1_s, q3_s=pace * t.q3_s)
         for k, t in turns.items()
     }
 

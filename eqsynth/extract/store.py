@@ -24,16 +24,18 @@ import platformdirs
 
 T = TypeVar("T")
 
-FILE_NAME = "profile-3.sqlite"
+FILE_NAME = "profile-4.sqlite"
 """The number stands for the schema and the way of timing. If either changes, so does the number,
 and older versions of eqsynth keep their own file."""
 
 BUSY_S = 30.0
+_COLUMNS = 12  # of the table of times
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS times (
     hash TEXT PRIMARY KEY, target TEXT NOT NULL, versions TEXT NOT NULL, family TEXT NOT NULL,
     kernel TEXT NOT NULL, median_s REAL NOT NULL, q1_s REAL NOT NULL, q3_s REAL NOT NULL,
-    samples INTEGER NOT NULL, roofline_s REAL NOT NULL, measured_at TEXT NOT NULL
+    samples INTEGER NOT NULL, disturbed INTEGER NOT NULL, roofline_s REAL NOT NULL,
+    measured_at TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS times_family ON times (target, versions, family);
 CREATE TABLE IF NOT EXISTS documents (
@@ -228,7 +230,7 @@ def _is_broken(path: Path) -> bool:
             if verdict == "ok" and not db.execute("SELECT 1 FROM sqlite_master").fetchall():
                 return False  # a new file: the process that made it is about to add the tables
             columns = db.execute("SELECT * FROM times LIMIT 0").description
-            return verdict != "ok" or len(columns) != 11
+            return verdict != "ok" or len(columns) != _COLUMNS
         finally:
             db.close()
     except sqlite3.OperationalError as error:

@@ -73,12 +73,14 @@ class Timing:
 
     Attributes:
         samples: number of samples; each is one call, or several if a call is very short.
+        disturbed: whether other processes kept the processors busy meanwhile (``disturbance.py``).
     """
 
     median_s: float
     q1_s: float
     q3_s: float
     samples: int
+    disturbed: bool = False
 
     @staticmethod
     def of(seconds: list[float]) -> Timing:

@@ -15,12 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeVar
 
 import torch
 
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker, borrow, end, give_back, uninterrupted
+from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import Target
 from eqsynth.extract.timing import OVERDUE, Timing
@@ -33,6 +35,8 @@ from eqsynth.lower.backends import (
 )
 from eqsynth.lower.torch_calls import Data, calls_to_data, plain_calls
 from eqsynth.serving import WorkerError
+
+T = TypeVar("T", Timing, Timing | None)
 
 # The number of kernels that are sent to the worker together: about a third of a second of work.
 _BATCH: Final = 24
@@ -52,6 +56,7 @@ class Measurer:
 
     Attributes:
         spent_s: how long callers have waited for times.
+        disturbed: number of kernels that were timed while other processes kept the processors busy.
         known: for a kernel, the values of constant arguments that it is to be timed with.
         far: the number of cache levels that weights are to be out of (``Target.far``).
         alone: kernels that are whole programs: no other steps run between their calls, and no
@@ -74,7 +79,7 @@ class Measurer:
         self._opaque = calls_to_data(plain_calls(opaque or {}))
         self._threads, self._target, self.spent_s = threads, target, 0.0
         self.known: dict[Kernel, Mapping[int, torch.Tensor]] = {}
-        self.far, self.alone = 0, set[Kernel]()
+        self.far, self.alone, self.disturbed = 0, set[Kernel](), 0
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
         self._prepared_s = 0.0
@@ -130,6 +135,7 @@ class Measurer:
             self._worker = borrow(threads=self._threads)
         timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
         failure: Timing | None = None
+        before = Usage.now([self._worker.pid])
         try:
             found = self._worker.run(
                 time_kernels,
@@ -143,7 +149,7 @@ class Measurer:
                 self._opaque,
                 timeout_s=max(timeout_s, 0.0),
             )
-            return {kernels[n]: timing for n, timing in found}
+            return self._told({kernels[n]: timing for n, timing in found}, before)
         except WorkerError as error:
             # The worker starts a new process for its next task.
             failure = OVERDUE if error.reason == "deadline" else None
@@ -164,13 +170,24 @@ class Measurer:
         if self._worker is None or len(kernels) < 2 or left_s < _TURNS_S:
             return {}
         begin, times = time.monotonic(), list[Timing | None]()
+        before = Usage.now([self._worker.pid])
         with suppress(EqsynthError):
             times = self._worker.run(
                 time_in_turns, list(kernels), self._threads, left_s / 2, self._target,
                 timeout_s=left_s + _GRACE_S,
             )  # fmt: skip
         self.spent_s += time.monotonic() - begin
-        return {k: timing for k, timing in zip(kernels, times, strict=False) if timing is not None}
+        found = {k: t for k, t in zip(kernels, times, strict=False) if t is not None}
+        return self._told(found, before)
+
+    def _told(self, times: dict[Kernel, T], before: Usage) -> dict[Kernel, T]:
+        """Mark the times as disturbed if they are."""
+        assert self._worker is not None
+        if not Usage.now([self._worker.pid]).disturbed(before, self._threads):
+            return times
+        marked = {kernel: _disturbed(timing) for kernel, timing in times.items()}
+        self.disturbed += sum(timing is not None and timing.disturbed for timing in marked.values())
+        return marked
 
     def close(self) -> None:
         """Give the worker back. A worker that is still loading is ended, since it would slow down
@@ -189,6 +206,12 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _disturbed(timing: T) -> T:
+    if timing is None or timing is OVERDUE:
+        return timing
+    return replace(timing, disturbed=True)
 
 
 class _Loading:

@@ -53,6 +53,14 @@ def test_a_matrix_and_its_inverse_pick_a_row() -> None:
     assert_one_value(over(AT, BT, X), found)
 
 
+def test_a_matrix_of_fractions_and_its_inverse_pick_a_row() -> None:
+    """Entries with different denominators, 1/4 and -1/2, are brought to a common one."""
+    whole, parts = (written(rows) for rows in MATRICES[2])
+    by_row = Read(whole, (bare(J) % 2, bare(P)))  # type: ignore[arg-type]
+    scope = over(by_row, Read(parts, (bare(P), bare(U))), X)  # type: ignore[arg-type]
+    assert_one_value(scope, pick(scope, PICK))
+
+
 @pytest.mark.parametrize(
     ("condition", "scope", "given"),
     [
@@ -66,6 +74,7 @@ def test_a_matrix_and_its_inverse_pick_a_row() -> None:
         ("iterators", over(AT, BT, X), Pick(P, U, bare(It(5, 2)))),
         ("iterators", over(AT, BT, X), Pick(P, U, bare(J))),
         ("iterators", over(AT, BT, X), Pick(P, U, bare(J) % 2 - 1)),
+        ("iterators", over(AT, BT, X), Pick(P, U, bare(J) % 2 + 1)),
         ("literals", over(AT, BT, X, Read(leaf("w", 2), (bare(P),))), PICK),
         ("literals", over(X, Num(2.0)), PICK),
         ("literals", over(Read(A, (bare(J) % 2, bare(P) + 1)), BT, X), PICK),  # type: ignore

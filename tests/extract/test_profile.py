@@ -4,7 +4,9 @@ and imported, and processes share a file."""
 import multiprocessing
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,49 @@ def test_the_newest_time_stays(path: Path) -> None:
     profile.record(KEY, replace(TIMING, median_s=1e-5), 5e-6)
     found = profile.lookup(KEY)
     assert found is not None and found.timing.median_s == 1e-5
+
+
+def test_a_time_of_a_quiet_machine_stays(path: Path) -> None:
+    """Whichever is measured first."""
+    profile, quiet = Profile("t", path=path), replace(TIMING, median_s=1e-5)
+    disturbed = replace(TIMING, disturbed=True)
+    found = []
+    for timing in (disturbed, quiet, disturbed, replace(quiet, samples=9)):
+        profile.record(KEY, timing, 5e-6)
+        known = profile.lookup(KEY)
+        assert known is not None
+        found.append(known.timing)
+    assert found == [disturbed, quiet, quiet, replace(quiet, samples=9)]
+
+
+def test_disturbed_times_are_left_out_on_a_quiet_machine(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def answer(quiet: bool) -> Callable[[], bool]:
+        return lambda: asked.append(quiet) or quiet  # type: ignore[func-returns-value]
+
+    profile, other = Profile("t", path=path), numbered(1, KEY.implementation)
+    rows = [profile.row_of(key) for key in (KEY, other)]
+    profile.record(KEY, TIMING, 5e-6)
+    Profile("u", path=path).record(KEY, replace(TIMING, disturbed=True), 5e-6)
+    profile.retry_disturbed(answer(True))
+    assert not asked  # only another target has disturbed times
+    profile.record(other, replace(TIMING, disturbed=True), 5e-6)
+    profile.retry_disturbed(answer(True))
+    assert not asked and len(profile.lookup_many([KEY, other])) == 2  # it is of this moment
+
+    monkeypatch.setattr("eqsynth.extract.profile.RETRY_AFTER", timedelta(0))
+    profile.retry_disturbed(answer(False))
+    assert asked == [False] and len(profile.lookup_many([KEY, other])) == 2
+    profile.retry_disturbed(answer(True))
+    assert profile.lookup_many([KEY, other]).keys() == {KEY}
+    assert profile.lower_quartiles(rows).keys() == {rows[0]}
+    assert len(profile.family_ratios(KEY.family)) == 1
+    # What is measured now counts, even if it is disturbed again.
+    profile.record(other, replace(TIMING, disturbed=True), 5e-6)
+    assert len(profile.lookup_many([KEY, other])) == 2
 
 
 def test_many_keys_at_once(path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from eqsynth.errors import EqsynthError
 from eqsynth.executor import borrowed, end_idle_workers
 from eqsynth.extract.cost import measurement_key
+from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.measure import cache_capacities
 from eqsynth.extract.timing import OVERDUE, Timing
@@ -133,6 +134,22 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert fast is not None and slow is not None
     assert slow.median_s > fast.median_s  # 16 MB against 40 bytes
     assert measurer([]) == {}
+
+
+def test_times_know_that_they_were_disturbed(
+    measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large, wrong = kernel(relu(10)), kernel(relu(20)), kernel(relu(30), "nowhere")
+    measurer.alone, measurer.disturbed = {small, large}, 0
+    for disturbed in (False, True):
+        monkeypatch.setattr(Usage, "disturbed", lambda *_, answer=disturbed: answer)
+        times = measurer([small, large, wrong])
+        assert times[wrong] is None
+        turns = measurer.in_turns([small, large], time.monotonic() + 60.0)
+        for timing in (times[small], times[large], *turns.values()):
+            assert timing is not None and timing.disturbed is disturbed
+    assert len(turns) == 2 and measurer.disturbed == 4
+    measurer.alone = set()
 
 
 @pytest.mark.rotating
