@@ -276,6 +276,12 @@ class Worker:
         limit = self._kind.memory_limit
         return memory.rss <= MAX_RESIDENT_BYTES and (not limit or memory.vms <= limit // 2)
 
+    def end(self) -> None:
+        """End the process from another thread than the one that runs a task; that one gets a
+        WorkerError."""
+        if self._owner == os.getpid() and self._process.poll() is None:
+            end(self.pid)
+
     def close(self) -> None:
         """End the process at once. If it is running a task, end the processes that it has started
         too."""

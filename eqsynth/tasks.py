@@ -14,13 +14,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 from eqsynth.errors import UnsupportedOperatorError
-from eqsynth.executor import borrowed
+from eqsynth.executor import Worker, borrowed
 
 NAMES: Final = ("local", "ray")
 
@@ -80,11 +82,15 @@ def executor(name: str = "local", processes: int = 1) -> Executor:
 
 
 class LocalExecutor:
-    """Runs tasks in workers of this machine, with a thread for each worker."""
+    """Runs tasks in workers of this machine, with a thread for each worker. If its block is left by
+    an error or by Ctrl-C, the tasks that run are ended: nobody waits for their results."""
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
         self._pool = ThreadPoolExecutor(processes)
+        self._lock = threading.Lock()
+        self._running: set[Worker] = set()
+        self._is_ended = False
 
     def submit(
         self,
@@ -93,13 +99,49 @@ class LocalExecutor:
         memory_limit: int | None = None,
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        return self._pool.submit(_in_a_worker, task, args, memory_limit, timeout_s)
+        return self._pool.submit(self._run, task, args, memory_limit, timeout_s)
+
+    def _run(
+        self,
+        task: Callable[..., Any],
+        args: tuple[Any, ...],
+        memory_limit: int | None,
+        timeout_s: float | None,
+    ) -> Any:
+        with borrowed(memory_limit=memory_limit, threads=1) as worker:
+            with self._lock:
+                if self._is_ended:
+                    raise CancelledError
+                self._running.add(worker)
+            try:
+                return worker.run(task, *args, timeout_s=timeout_s)
+            finally:
+                with self._lock:
+                    self._running.remove(worker)
 
     def __enter__(self) -> LocalExecutor:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        if kind is not None:
+            self._end()
+            self._pool.shutdown(wait=True)
+
+    def _end(self) -> None:
+        """End the tasks that run. A worker that was about to start one may start again: so until
+        none is left."""
+        with self._lock:
+            self._is_ended = True
+        while running := list(self._running):
+            for worker in running:
+                worker.end()
+            time.sleep(0.01)
 
 
 class RayExecutor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -39,6 +41,18 @@ def test_what_a_task_raises_is_raised(tasks: Executor) -> None:
         tasks.submit(pow, 3, 1 << 40, timeout_s=0.2).result(60)
     assert late.value.reason == "deadline"
     assert tasks.submit(pow, 2, 3).result(60) == 8
+
+
+def test_an_error_ends_the_tasks_that_run() -> None:
+    """Nobody waits for them after Ctrl-C; those that wait never start."""
+    with pytest.raises(KeyboardInterrupt), LocalExecutor(1) as own:
+        runs, waits = (own.submit(pow, 3, 1 << 40, timeout_s=30.0) for _ in range(2))
+        while not runs.running():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    ended = runs.exception()
+    assert isinstance(ended, CancelledError) or getattr(ended, "reason", "") == "killed"
+    assert waits.cancelled()
 
 
 def test_graphs_are_the_same_wherever_they_are_evaluated(

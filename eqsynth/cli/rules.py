@@ -309,7 +309,9 @@ def generate(
                             "equality": str(one.candidate), "outcome": one.outcome,
                             "why": one.why, "exact": one.is_exact,
                         })  # fmt: skip
-            for at, rule in enumerate(rules_of(open_, write, files or []) if write else ()):
+            for at, rule in enumerate(
+                rules_of(open_, write, files or [], executor=tasks) if write else ()
+            ):
                 show("proving", at + 1, len(open_))
                 proved.append({
                     "equality": str(rule.equality), "rules": rule.rules, "why": rule.why,

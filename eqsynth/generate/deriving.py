@@ -1,47 +1,36 @@
 """Decides which candidates the rules derive (Ruler calls this derivability).
 
 A candidate is first checked on samples, in a finite field and in floats [TASO §2.2, step 2]. Then
-the proof search behind ``prove_equal`` looks for a derivation. Answers are cached by terms, rules
-and eqsynth's code, except those of a search that a deadline ended.
+the proof search behind ``prove_equal`` looks for a derivation. Answers are kept (``answers.py``),
+except those of a search that a deadline ended.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Literal
 
-from eqsynth import kept
 from eqsynth.egraph.proving import meet
-from eqsynth.egraph.remembered import CODE
 from eqsynth.egraph.schedule import Limits
+from eqsynth.generate.answers import Question, Side, answers, key_of
 from eqsynth.generate.candidates import Candidate
 from eqsynth.ir.normal import canonical_term
-from eqsynth.ir.tensor import Tensor
 from eqsynth.numerics import rules_of
 from eqsynth.rules import RuleSet
 from eqsynth.rules.claim import Claim
-from eqsynth.serving import WorkerError
-from eqsynth.tasks import Executor, LocalExecutor
+from eqsynth.tasks import Executor
 from eqsynth.testing.judging import Sides
 
 Outcome = Literal["same", "derived", "not derived", "refuted"]
 
 OUTCOMES: Final[tuple[Outcome, ...]] = ("same", "derived", "not derived", "refuted")
 
-_Found = tuple[Outcome, str, bool, float]
-
 ENODES: Final = 5_000
 LIMIT_S: Final = 20.0
-_MEMORY: Final = 4 << 30
-_MAX_BYTES: Final = 64 << 20
 _KINDS: Final = ("normal", "negative", "sparse")
 
 
@@ -79,37 +68,16 @@ def derive(
         RuleError: a file can't be used.
     """
     paths = tuple(map(str, files))
-    key = _key_of(_rules(paths))
-    waiting: deque[tuple[Candidate, Path, _Found | Future[_Found]]] = deque()
-
-    def first() -> Derived:
-        candidate, path, there = waiting.popleft()
-        if not isinstance(there, Future):
-            return Derived(candidate, *there)
-        try:
-            found = there.result()
-        except WorkerError as error:
-            found = ("not derived", f"worker {error.reason}", False, limit_s)
-        if found[1] not in ("deadline",) and not found[1].startswith("worker"):
-            kept.keep(path, found, _MAX_BYTES)
-        return Derived(candidate, *found)
-
-    with nullcontext(executor) if executor else LocalExecutor() as tasks:
-        for candidate in candidates:
-            left, right = candidate.terms
-            name = blake2b(key.encode(), digest_size=16)
-            for term in (*left, *right):
-                name.update(term.digest)
-            path = kept.directory("derived") / name.hexdigest()
-            found = kept.load(path, {}) or tasks.submit(
-                decide, left, right, paths, ENODES, limit_s,
-                memory_limit=_MEMORY, timeout_s=limit_s + 30,
-            )  # fmt: skip
-            waiting.append((candidate, path, found))
-            while len(waiting) > 2 * tasks.processes:
-                yield first()
-        while waiting:
-            yield first()
+    _rules(paths)
+    question = Question(
+        decide, (paths, ENODES, limit_s), "derived", key_of(paths, ("testing", "generate"), ENODES),
+        is_final=lambda found: found[1] != "deadline",
+        lost=lambda error: ("not derived", f"worker {error.reason}", False, limit_s),
+        timeout_s=limit_s + 30,
+    )  # fmt: skip
+    terms = (candidate.terms for candidate in candidates)
+    for candidate, found in zip(candidates, answers(question, terms, executor), strict=True):
+        yield Derived(candidate, *found)
 
 
 @lru_cache(maxsize=2)
@@ -117,16 +85,9 @@ def _rules(files: tuple[str, ...]) -> RuleSet:
     return rules_of(files, "cancels", where="eqsynth rules generate", proving=True)
 
 
-def _key_of(rules: RuleSet) -> str:
-    programs = [(r.name, r.ruleset, r.program) for r in rules.rules]
-    code = kept.code_of(*CODE, "testing", "generate")
-    text = repr((rules.declarations, programs, code, ENODES))
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
 def decide(
-    left: tuple[Tensor, ...],
-    right: tuple[Tensor, ...],
+    left: Side,
+    right: Side,
     files: tuple[str, ...],
     enodes: int,
     limit_s: float,

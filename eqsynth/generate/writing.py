@@ -7,7 +7,8 @@ The tensors of an enumeration have one size. A number that is an extent there, s
 identity matrix of 3 rows, is in a rule the extent of an axis of a tensor, and it isn't known of
 which one; nor is it known which tensors have to have equal shapes. So an equality has several
 *readings*, the more general ones first. The verifier decides: the first reading that it proves is
-written, and an equality without one isn't written. Here nothing is proved.
+written, and an equality without one isn't written. Nothing is proved here (``verify/``), and no
+file is read or written but the rules (``answers.py`` keeps what was proved).
 
 Two graphs of two outputs are a join: the rule applies where both outputs of the left graph are
 there, and unites each of them with an output of the right graph. All rules that are written are in
@@ -24,10 +25,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from eqsynth.errors import RuleError
+from eqsynth.generate.answers import Question, Side, answers, key_of
 from eqsynth.ir.tensor import Input, Op, Tensor, topological
 from eqsynth.rules import DEFAULT_FILES, load_rules, load_text
-from eqsynth.verify import verify_rule
-from eqsynth.written import written
+from eqsynth.tasks import Executor
+from eqsynth.verify import verify_rule, z3_version
+from eqsynth.written import check, written
 
 MOST_READINGS: Final = 100
 """The most readings of an equality that the verifier is asked about."""
@@ -43,7 +46,6 @@ _EXTENTS: Final[Mapping[str, tuple[int, ...]]] = {
 _DTYPES: Final[Mapping[str, int]] = {"Full": 2, "Cast": 0}
 """Operator -> which of its attributes is a dtype that may be that of the tensors."""
 
-Side = tuple[Tensor, ...]
 Extents = int | tuple[int, ...]
 
 
@@ -87,62 +89,90 @@ def write(
     path: str | Path,
     files: Sequence[str | Path] = (),
     *,
+    executor: Executor | None = None,
     limit_s: float = LIMIT_S,
 ) -> Iterator[Written]:
     """Prove equalities, and write a rule file of those that are proved. The file is written when
-    the last outcome has been taken; a run that ends before leaves the file as it was.
+    the last outcome has been taken; a run that ends before leaves the file as it was. What was
+    proved is kept (``answers.py``).
 
     Args:
         files: rule files whose operators the terms may have.
+        executor: runs the proofs; by default one process on this machine.
 
     Raises:
         RuleError: a file can't be used.
         FileError: the path can't be written to.
+        UnsupportedOperatorError: z3 isn't installed.
     """
-    path, files = Path(path), [Path(file).resolve() for file in files]
-    load_rules([*DEFAULT_FILES, *files])
+    path, paths = Path(path), tuple(str(Path(file).resolve()) for file in files)
+    check(path)
+    load_rules([*DEFAULT_FILES, *paths])
+    layers, versions = ("testing", "generate", "verify"), (z3_version(), limit_s)
+    question = Question(
+        prove, (paths, limit_s), "proved", key_of(paths, layers, *versions),
+        is_final=lambda found: found[2],
+        lost=lambda error: ((), f"the proof's worker: {error.reason}", False),
+        timeout_s=4 * MOST_READINGS * limit_s + 60,
+    )  # fmt: skip
+    terms = (equality.terms for equality in equalities)
     texts: list[str] = []
+    for equality, (rules, why, _) in zip(
+        equalities, answers(question, terms, executor), strict=True
+    ):
+        texts += [f";; {equality}\n" + rule for rule in rules]
+        yield Written(equality, rules, why)
     with written(path) as place:
-        for equality in equalities:
-            found = _proved(equality, files, limit_s)
-            texts += found.rules
-            yield found
-        place.write_text(_file(path.name, texts, files), encoding="utf-8")
+        place.write_text(_file(path.name, texts, paths), encoding="utf-8")
 
 
-def _proved(equality: Equality, files: Sequence[str | Path], limit_s: float) -> Written:
-    """Return the first reading that the verifier proves, of each direction."""
-    why, rules = "", list[str]()
-    for way, (left, right) in enumerate((equality.terms, equality.terms[::-1])):
-        if any(isinstance(term, Input) for term in left) or not _inputs(right) <= _inputs(left):
+def prove(
+    left: Side, right: Side, files: tuple[str, ...], limit_s: float
+) -> tuple[tuple[str, ...], str, bool]:
+    """Look, in a worker, for the first reading of each direction that the verifier proves.
+
+    Returns:
+        The rules, how the last one was proved or why the most general reading wasn't, and whether
+        more time wouldn't change that.
+    """
+    why, rules, is_final = "", list[str](), True
+    digest = blake2b(b"".join(term.digest for term in (*left, *right)), digest_size=4).hexdigest()
+    for way, (before, after) in enumerate(((left, right), (right, left))):
+        if any(isinstance(term, Input) for term in before) or not _inputs(after) <= _inputs(before):
             continue
-        digest = blake2b(str(equality).encode(), digest_size=4).hexdigest()
         name = f"generated-{digest}{'-reverse' * way}"
-        for reading in islice(_readings(left, right), MOST_READINGS):
-            texts = _rules(left, right, reading, name)
-            verdicts = _verdicts(texts, files, limit_s)
+        is_late = False
+        for reading in islice(_readings(before, after), MOST_READINGS):
+            texts = _rules(before, after, reading, name)
+            verdicts, seconds = _verdicts(texts, files, limit_s)
             left_to_show = [said for proved, said in verdicts if not proved]
             if not left_to_show:
-                rules.append(f";; {equality}\n" + "\n".join(texts))
+                rules.append("\n".join(texts))
                 why = verdicts[0][1]
                 break
+            is_late |= seconds >= limit_s
             why = why or left_to_show[0]
-    return Written(equality, tuple(rules), why)
+        else:
+            is_final &= not is_late
+    return tuple(rules), why, is_final
 
 
 def _verdicts(
-    texts: Sequence[str], files: Sequence[str | Path], limit_s: float
-) -> list[tuple[bool, str]]:
-    """Whether each rule is proved, and how, or what is left to show."""
+    texts: Sequence[str], files: Sequence[str], limit_s: float
+) -> tuple[list[tuple[bool, str]], float]:
+    """Whether each rule is proved, and how, or what is left to show; and the most seconds."""
     name = "reading.egg"
     try:
         rules = load_text(_file(name, texts, files), name, after=[*DEFAULT_FILES, *files])
     except RuleError as error:  # a variable that the left side doesn't bind
-        return [(False, error.what)]
+        return [(False, error.what)], 0.0
     own = [rule for rule in rules.rules if rule.file == name]
     assert len(own) == len(texts)
     verdicts = [verify_rule(rules, rule, limit_s=limit_s, samples=False) for rule in own]
-    return [(verdict.outcome == "proved", " ".join(verdict.why.split())) for verdict in verdicts]
+    return (
+        [(verdict.outcome == "proved", " ".join(verdict.why.split())) for verdict in verdicts],
+        max(verdict.seconds for verdict in verdicts),
+    )
 
 
 def _inputs(side: Side) -> set[Tensor]:

@@ -14,8 +14,9 @@ a rule may pass all samples and still be "not proved".
 from __future__ import annotations
 
 from eqsynth.verify.verdict import OUTCOMES, Outcome, Verdict
-from eqsynth.verify.verifying import LIMIT_S, to_verify, verify_rule, verify_rules
+from eqsynth.verify.verifying import LIMIT_S, to_verify, verify_rule, verify_rules, z3_version
 
 __all__ = [
     "LIMIT_S", "OUTCOMES", "Outcome", "Verdict", "to_verify", "verify_rule", "verify_rules",
+    "z3_version",
 ]  # fmt: skip

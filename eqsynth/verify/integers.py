@@ -211,6 +211,8 @@ def _checked(facts: Sequence[Any], work: int, tactics: Sequence[str] = ()) -> An
     solver = z3.Then(*tactics).solver() if tactics else z3.Solver()
     solver.set("rlimit", work)
     solver.set("random_seed", 0)
+    # Else Z3 takes Ctrl-C as its own: the question has no answer, and the program goes on.
+    solver.set("ctrl_c", False)
     solver.add(*facts)
     found = solver.check()
     if found == z3.unsat:

@@ -84,6 +84,18 @@ def require_z3() -> None:
         )
 
 
+def z3_version() -> str:
+    """Return the version of Z3, on which it depends what is proved.
+
+    Raises:
+        UnsupportedOperatorError: z3 isn't installed.
+    """
+    require_z3()
+    import z3
+
+    return str(z3.get_full_version())
+
+
 def verify_rule(
     rules: RuleSet, rule: Rule, *, limit_s: float = LIMIT_S, samples: bool = True
 ) -> Verdict:

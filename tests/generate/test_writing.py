@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from eqsynth.generate.primitives import WORLDS
 from eqsynth.generate.writing import Side, Written
 from eqsynth.ir.tensor import Tensor
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
+from eqsynth.tasks import LocalExecutor
 from tests.terms import leaf, op
 
 MATRICES, _ = WORLDS
@@ -130,6 +133,66 @@ def test_what_is_not_proved_is_not_written(tmp_path: Path) -> None:
     assert all(not one.rules and one.why for one in found)
     rules = load_rules([*DEFAULT_FILES, path])
     assert not [rule for rule in rules.rules if rule.file == str(path)]
+
+
+class Noted(LocalExecutor):
+    """Notes the graphs that it is asked about, and their answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Side] = []
+        self.answers: list[Future[Any]] = []
+
+    def submit(self, task: Callable[..., Any], *args: Any, **limits: Any) -> Future[Any]:
+        self.asked.append(args[0])
+        self.answers.append(super().submit(task, *args, **limits))
+        return self.answers[-1]
+
+
+def test_what_was_proved_before_an_interrupt_is_not_proved_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second proof was there, and nobody had taken it; the third was never asked for."""
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "cache"))
+    x, y = leaf("x", 3, 3), leaf("y", 3, 3)
+    sums, products, rectified = (
+        said(op("Add", x, y), op("Add", y, x)),
+        said(op("Mul", x, y), op("Mul", y, x)),
+        said(op("Relu", op("Relu", x)), op("Relu", x)),
+    )
+    path = tmp_path / "found.egg"
+    with pytest.raises(KeyboardInterrupt), Noted() as tasks:
+        running = write([sums, products], path, executor=tasks)
+        next(running)
+        tasks.answers[1].result()
+        running.throw(KeyboardInterrupt())
+    assert not path.exists()
+    everything = [sums, products, rectified]
+    with Noted() as tasks:
+        found = list(write(everything, path, executor=tasks))
+    assert tasks.asked == [rectified.left]
+    text = path.read_text(encoding="utf-8")
+    assert all(one.rules and one.rules[0] in text for one in found)
+    with Noted() as tasks:
+        assert list(write(everything, path, executor=tasks)) == found
+        assert not tasks.asked
+        # It is kept for the rules that it was proved with.
+        own = tmp_path / "own.egg"
+        own.write_text(";; own.egg -- nothing.\n", encoding="utf-8")
+        next(write([sums], path, [own], executor=tasks))
+    assert tasks.asked == [sums.left]
+
+
+def test_a_proof_that_had_no_time_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "cache"))
+    x, y = leaf("x", 3, 3), leaf("y", 3, 3)
+    wrong = [said(op("Add", x, y), op("Sub", x, y))]
+    with Noted() as tasks:
+        for limit_s, asked in ((0.0, 1), (0.0, 2), (60.0, 3), (60.0, 3)):
+            (one,) = write(wrong, tmp_path / "found.egg", executor=tasks, limit_s=limit_s)
+            assert not one.rules and one.why and len(tasks.asked) == asked
 
 
 def test_a_run_that_ends_leaves_the_file(tmp_path: Path) -> None:
