@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Final, Protocol
 
 from eqsynth.errors import RuleError
 from eqsynth.generate.answers import Question, Side, answers, key_of
+from eqsynth.generate.rule_text import Family, file_of
 from eqsynth.ir.tensor import Input, Op, Tensor, topological
 from eqsynth.rules import DEFAULT_FILES, load_rules, load_text
 from eqsynth.tasks import Executor
@@ -37,6 +37,8 @@ MOST_READINGS: Final = 100
 
 LIMIT_S: Final = 4.0
 """Processor time (s) that the proof of one reading may take."""
+
+_NO_RULE: Final = "no rule says this: each side is an input, or lacks one of the other side's"
 
 _EXTENTS: Final[Mapping[str, tuple[int, ...]]] = {
     "Full": (0,), "Iota": (0,), "Reshape": (0,), "Slice": (1, 2),
@@ -107,7 +109,7 @@ def write(
     """
     path, paths = Path(path), tuple(str(Path(file).resolve()) for file in files)
     check(path)
-    load_rules([*DEFAULT_FILES, *paths])
+    family = Family.of(path, load_rules([*DEFAULT_FILES, *paths]))
     layers, versions = ("testing", "generate", "verify"), (z3_version(), limit_s)
     question = Question(
         prove, (paths, limit_s), "proved", key_of(paths, layers, *versions),
@@ -116,14 +118,15 @@ def write(
         timeout_s=4 * MOST_READINGS * limit_s + 60,
     )  # fmt: skip
     terms = (equality.terms for equality in equalities)
-    texts: list[str] = []
-    for equality, (rules, why, _) in zip(
+    said: list[tuple[str, str]] = []
+    for equality, (forms, why, _) in zip(
         equalities, answers(question, terms, executor), strict=True
     ):
-        texts += [f";; {equality}\n" + rule for rule in rules]
+        rules = tuple(map(family.rule, forms))
+        said += [(str(equality), rule) for rule in rules]
         yield Written(equality, rules, why)
     with written(path) as place:
-        place.write_text(_file(path.name, texts, paths), encoding="utf-8")
+        place.write_text(file_of(path.name, family, said, paths), encoding="utf-8")
 
 
 def prove(
@@ -132,42 +135,42 @@ def prove(
     """Look, in a worker, for the first reading of each direction that the verifier proves.
 
     Returns:
-        The rules, how the last one was proved or why the most general reading wasn't, and whether
-        more time wouldn't change that.
+        The rules without names, how the last one was proved or why the most general reading wasn't,
+        and whether more time wouldn't change that.
     """
-    why, rules, is_final = "", list[str](), True
-    digest = blake2b(b"".join(term.digest for term in (*left, *right)), digest_size=4).hexdigest()
-    for way, (before, after) in enumerate(((left, right), (right, left))):
+    proved, is_final, why = list[str](), True, ""
+    for before, after in ((left, right), (right, left)):
         if any(isinstance(term, Input) for term in before) or not _inputs(after) <= _inputs(before):
             continue
-        name = f"generated-{digest}{'-reverse' * way}"
         is_late = False
         for reading in islice(_readings(before, after), MOST_READINGS):
-            texts = _rules(before, after, reading, name)
-            verdicts, seconds = _verdicts(texts, files, limit_s)
-            left_to_show = [said for proved, said in verdicts if not proved]
+            rules = _rules(before, after, reading)
+            verdicts, seconds = _verdicts(rules, files, limit_s)
+            left_to_show = [said for is_proved, said in verdicts if not is_proved]
             if not left_to_show:
-                rules.append("\n".join(texts))
+                proved += rules
                 why = verdicts[0][1]
                 break
             is_late |= seconds >= limit_s
             why = why or left_to_show[0]
         else:
             is_final &= not is_late
-    return tuple(rules), why, is_final
+    return tuple(proved), why or _NO_RULE, is_final
 
 
 def _verdicts(
-    texts: Sequence[str], files: Sequence[str], limit_s: float
+    forms: Sequence[str], files: Sequence[str], limit_s: float
 ) -> tuple[list[tuple[bool, str]], float]:
     """Whether each rule is proved, and how, or what is left to show; and the most seconds."""
-    name = "reading.egg"
+    name, before = "reading.egg", [*DEFAULT_FILES, *files]
+    family = Family.of(name, load_rules(before))
+    text = file_of(name, family, [("", family.rule(form)) for form in forms], files)
     try:
-        rules = load_text(_file(name, texts, files), name, after=[*DEFAULT_FILES, *files])
+        rules = load_text(text, name, after=before)
     except RuleError as error:  # a variable that the left side doesn't bind
         return [(False, error.what)], 0.0
     own = [rule for rule in rules.rules if rule.file == name]
-    assert len(own) == len(texts)
+    assert len(own) == len(forms)
     verdicts = [verify_rule(rules, rule, limit_s=limit_s, samples=False) for rule in own]
     return (
         [(verdict.outcome == "proved", " ".join(verdict.why.split())) for verdict in verdicts],
@@ -259,20 +262,18 @@ def _conditions(inputs: Sequence[Tensor]) -> Iterator[tuple[str, ...]]:
 # ---- text ---------------------------------------------------------------------------------
 
 
-def _rules(left: Side, right: Side, reading: Reading, name: str) -> list[str]:
-    """The rules of one direction: one for each output."""
+def _rules(left: Side, right: Side, reading: Reading) -> list[str]:
+    """The rules of one direction, without names: one for each output."""
     inputs = sorted(_inputs(left), key=lambda term: term.label)
     ways = [(_text(a, reading, inputs), _text(b, reading, inputs))
             for a, b in zip(left, right, strict=True)]  # fmt: skip
-    when = f":when ({' '.join(reading.conditions)})\n         " if reading.conditions else ""
-    end = f':ruleset generated-explore :name "{name}")'
+    conditions = " ".join(reading.conditions)
     if len(ways) == 1:
         ((before, after),) = ways
-        return [f"(rewrite {before}\n         {after}\n         {when}{end}"]
+        return [f"(rewrite {before} {after}" + f" :when ({conditions})" * bool(conditions) + ")"]
     facts = " ".join(f"(= e{n} {before})" for n, (before, _) in enumerate(ways))
     return [
-        f"(rule ({facts} {' '.join(reading.conditions)})\n      ((union e{n} {after}))\n"
-        f'      :ruleset generated-explore :name "{name}-{n}")'
+        f"(rule ({facts} {conditions}) ((union e{n} {after})))"
         for n, (_, after) in enumerate(ways)
     ]
 
@@ -308,22 +309,3 @@ def _attr(attr: object, extents: Mapping[Extents, str]) -> str:
         return repr(attr)
     assert isinstance(attr, int)
     return extents.get(attr, str(attr))
-
-
-def _file(name: str, rules: Sequence[str], files: Sequence[str | Path]) -> str:
-    needs = ", ".join(["schema.egg", "operators.egg", *(Path(file).name for file in files)])
-    return (
-        f"""\
-;; {name} -- equalities that an enumeration found and the other rules don't derive.
-;;
-;; Rulesets   generated-explore   one answer a match; runs under a budget
-;; Needs      {needs}
-;; Numerics   real
-;; Status     proved
-
-(ruleset generated-explore)
-
-"""
-        + "\n\n".join(rules)
-        + "\n"
-    )

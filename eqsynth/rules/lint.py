@@ -26,6 +26,7 @@ from eqsynth.rules.scope_rules.expansion import HEAD as SCOPES
 MAX_LINES = 300
 MAX_COLUMNS = 100
 _FIRST_LINE = re.compile(r";; (\S+\.egg) -- \S")
+_GENERATED = re.compile(r"^;; Generated {2,}\S", re.MULTILINE)
 _FIELD = re.compile(r";; (Rulesets|Needs) {2,}(.*)")
 _MORE = re.compile(r";; {4,}(\S.*)")
 
@@ -129,7 +130,7 @@ def _fields(text: str) -> dict[str, list[str]]:
 
 def _layout(path: Path, text: str) -> Iterator[RuleError]:
     lines = text.split("\n")
-    if len(lines) - 1 > MAX_LINES:
+    if len(lines) - 1 > MAX_LINES and not _GENERATED.search(text):
         yield RuleError(
             "file is too long to be read",
             file=str(path),

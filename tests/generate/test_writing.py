@@ -17,7 +17,7 @@ from eqsynth.generate import Candidate, Enumerated, enumerate_graphs, reduced, w
 from eqsynth.generate.primitives import WORLDS
 from eqsynth.generate.writing import Side, Written
 from eqsynth.ir.tensor import Tensor
-from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
+from eqsynth.rules import DEFAULT_FILES, RuleSet, lint, load_rules
 from eqsynth.tasks import LocalExecutor
 from tests.terms import leaf, op
 
@@ -106,7 +106,7 @@ def test_graphs_of_two_outputs_are_a_join(tmp_path: Path) -> None:
     halves = tuple(op("Slice", product, attrs=(1, at, at + 3, 1)) for at in (0, 3))
     path = tmp_path / "found.egg"
     (one,) = outcomes([Said((op("Matmul", x, y), op("Matmul", x, z)), halves)], path)
-    assert one.rules and one.rules[0].count("(rule (") == 2, one.why
+    assert [rule[:7] for rule in one.rules] == ["(rule (", "(rule (", "(rule (", "(rule ("], one.why
     a, b, c = leaf("a", 2, 5), leaf("b", 5, 7), leaf("c", 5, 7)
     both = op("Matmul", a, b), op("Matmul", a, c)
     whole = op("Matmul", a, op("Concat", b, c, attrs=(1,)))
@@ -206,3 +206,27 @@ def test_a_run_that_ends_leaves_the_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileError):
         next(write([], tmp_path / "nowhere" / "found.egg"))
+
+
+def test_what_is_written_is_what_the_linter_asks_for(tmp_path: Path) -> None:
+    """Long lines are broken; an equality that is found twice, over tensors of two ranks, is a rule
+    once; a file without rules is one, too."""
+    path = tmp_path / "Found_It.egg"
+    x, y, z = (leaf(name, 3, 3) for name in "xyz")
+    turned = [op("Permute", op("Relu", one), attrs=((1, 0),)) for one in (x, y, z)]
+    rows = op("Concat", *turned, attrs=(0,))
+    image = leaf("x", 2, 3, 4)
+    twice = [said(op("Relu", op("Relu", one)), op("Relu", one)) for one in (x, image)]
+    long = said(op("Relu", rows), rows)
+    found = outcomes([long, *twice], path)
+    assert found[1].rules == found[2].rules != ()
+    assert lint([*DEFAULT_FILES, path]) == []
+    rules = [rule for rule in load_rules([*DEFAULT_FILES, path]).rules if rule.file == str(path)]
+    assert len(rules) == len({rule for one in found for rule in one.rules}) > 2
+    assert {rule.ruleset for rule in rules} == {"found-it-explore"}
+    # What follows from a file that was written before goes to a ruleset of its own.
+    again = tmp_path / "found-it.egg"
+    assert all(one.rules for one in write(twice[:1], again, [path], limit_s=2.0))
+    assert lint([*DEFAULT_FILES, path, again]) == []
+    assert outcomes([], again) == []
+    assert lint([*DEFAULT_FILES, again]) == []
