@@ -50,6 +50,11 @@ def say(text: str, style: str = "") -> None:
     Console().print(Text(text, style=style), soft_wrap=True)
 
 
+def say_aside(text: str) -> None:
+    """Print a text on standard error, unchanged."""
+    Console(stderr=True).print(Text(text), soft_wrap=True)
+
+
 def fail(error: EqsynthError) -> NoReturn:
     """Print an error on standard error and end the command with exit code 2."""
     Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eqsynth.cli.output import AsJson, fail, print_json, say, table
+from eqsynth.cli.output import AsJson, fail, print_json, say, say_aside, table
 from eqsynth.errors import EqsynthError
 
 rules_app = typer.Typer(
@@ -259,12 +259,13 @@ def generate(
     from eqsynth.generate import derive as derived
     from eqsynth.generate import enumerate_graphs, reduced, with_own, worlds_of
     from eqsynth.generate import write as rules_of
+    from eqsynth.generate.writing import check
     from eqsynth.tasks import executor as executor_of
-    from eqsynth.testing.rule_files import processes_to_use
+    from eqsynth.testing.rule_files import further_files, processes_to_use
     from eqsynth.verify.verifying import require_z3
-    from eqsynth.written import check
 
     rules, _ = _load(files or [])
+    further = further_files(files or [])
     worlds = with_own(worlds_of(inputs), operators_of(rules.definitions))
     chosen = [w for w in worlds if world in (w.name, "all")]
     if not chosen:
@@ -273,21 +274,21 @@ def generate(
     told: list[dict[str, Any]] = []
     open_: list[Any] = []
     proved: list[dict[str, Any]] = []
-    refuted, interrupted = False, False
+    interrupted, failed = False, None
     try:
-        tasks = executor_of(executor, processes or processes_to_use())
         if write is not None:
             require_z3()
-            check(write)
-    except EqsynthError as error:
-        fail(error)
-    with tasks, _progress() as progress:
-        task = progress.add_task("generating", total=None)
+            check(write, further)
+        # An error or Ctrl-C leaves this block, which ends the tasks that run.
+        with (
+            executor_of(executor, processes or processes_to_use()) as tasks,
+            _progress() as progress,
+        ):
+            task = progress.add_task("generating", total=None)
 
-        def show(stage: str, done: int, total: int = 0) -> None:
-            progress.update(task, description=stage, completed=done, total=total or None)
+            def show(stage: str, done: int, total: int = 0) -> None:
+                progress.update(task, description=stage, completed=done, total=total or None)
 
-        try:
             for own in chosen:
                 found = enumerate_graphs(own, operators, executor=tasks, told=show)
                 candidates, counts = reduced(found, partial(show, f"{own.name}, pruning"))
@@ -297,39 +298,39 @@ def generate(
                     "chunks_from_cache": found.from_cache, "seconds": round(found.seconds, 3),
                     **vars(counts), "asked": len(asked), "outcomes": Counter(), "remainder": [],
                 })  # fmt: skip
-                for at, one in enumerate(
-                    derived(asked, files or [], executor=tasks, limit_s=limit_s)
-                ):
+                answers = derived(asked, further, executor=tasks, limit_s=limit_s)
+                for at, one in enumerate(answers):
                     show(f"{own.name}, deriving", at + 1, len(asked))
                     told[-1]["outcomes"][one.outcome] += 1
-                    refuted |= one.outcome == "refuted"
                     open_ += [one.candidate] * (one.outcome == "not derived")
                     if one.outcome in ("not derived", "refuted"):
                         told[-1]["remainder"].append({
                             "equality": str(one.candidate), "outcome": one.outcome,
                             "why": one.why, "exact": one.is_exact,
                         })  # fmt: skip
-            for at, rule in enumerate(
-                rules_of(open_, write, files or [], executor=tasks) if write else ()
-            ):
-                show("proving", at + 1, len(open_))
-                proved.append({
-                    "equality": str(rule.equality), "rules": rule.rules, "why": rule.why,
-                })  # fmt: skip
-        except EqsynthError as error:
-            fail(error)
-        except KeyboardInterrupt:
-            interrupted = True
-    if as_json:
+            if write is not None:
+                for at, rule in enumerate(rules_of(open_, write, further, executor=tasks)):
+                    show("proving", at + 1, len(open_))
+                    proved.append({
+                        "equality": str(rule.equality), "rules": rule.rules, "why": rule.why,
+                    })  # fmt: skip
+    except EqsynthError as error:
+        failed = error
+    except KeyboardInterrupt:
+        interrupted = True
+    if as_json and failed is None:
         print_json({"worlds": told, "rules": proved, "interrupted": interrupted})
-    else:
+    elif told:
         _generated(told)
-        if write is not None and not interrupted:
+        if write is not None and failed is None and not interrupted:
             _written(proved, write)
+    if failed is not None:
+        fail(failed)
     if interrupted:
-        Console(stderr=True).print("interrupted; the same command goes on where this one was")
+        left = "" if write is None else f"; {write} is as it was"
+        say_aside(f"interrupted{left}; the same command goes on where this one was")
         raise typer.Exit(130)
-    if refuted:
+    if any(own["outcomes"]["refuted"] for own in told):
         raise typer.Exit(1)
 
 
@@ -357,10 +358,21 @@ def _generated(told: list[dict[str, Any]]) -> None:
 def _written(proved: list[dict[str, Any]], path: Path) -> None:
     left = [one for one in proved if not one["rules"]]
     if left:
-        say("\nnot proved, and not written")
-        table(("equality", "left to show"), [(one["equality"], one["why"]) for one in left])
-    say(f"{path}: {sum(len(one['rules']) for one in proved)} rules of "
-        f"{len(proved) - len(left)} equalities, each proved")  # fmt: skip
+        say("\nnot proved for all sizes, so not written")
+        table(("equality", "left to show for its most general reading"), [
+            (one["equality"], one["why"].removeprefix("left to show: ")) for one in left
+        ])  # fmt: skip
+    rules = {rule for one in proved for rule in one["rules"]}
+    if not proved:
+        say(f"{path}: no rules, since nothing is left that isn't derived")
+        return
+    say(f"{path}: {_counted(len(rules), 'rule')}, each proved for all sizes, of "
+        f"{len(proved) - len(left)} of {_counted(len(proved), 'equality', 'equalities')} "
+        "that aren't derived")  # fmt: skip
+
+
+def _counted(number: int, word: str, many: str = "") -> str:
+    return f"{number} {word if number == 1 else many or word + 's'}"
 
 
 def _verified(verdict: Any) -> dict[str, Any]:

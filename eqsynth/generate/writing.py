@@ -23,14 +23,15 @@ from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Final, Protocol
 
-from eqsynth.errors import RuleError
+from eqsynth.errors import FileError, RuleError
 from eqsynth.generate.answers import Question, Side, answers, key_of
 from eqsynth.generate.rule_text import Family, file_of
 from eqsynth.ir.tensor import Input, Op, Tensor, topological
 from eqsynth.rules import DEFAULT_FILES, load_rules, load_text
 from eqsynth.tasks import Executor
 from eqsynth.verify import verify_rule, z3_version
-from eqsynth.written import check, written
+from eqsynth.written import check as check_path
+from eqsynth.written import written
 
 MOST_READINGS: Final = 100
 """The most readings of an equality that the verifier is asked about."""
@@ -108,7 +109,7 @@ def write(
         UnsupportedOperatorError: z3 isn't installed.
     """
     path, paths = Path(path), tuple(str(Path(file).resolve()) for file in files)
-    check(path)
+    check(path, paths)
     family = Family.of(path, load_rules([*DEFAULT_FILES, *paths]))
     layers, versions = ("testing", "generate", "verify"), (z3_version(), limit_s)
     question = Question(
@@ -127,6 +128,23 @@ def write(
         yield Written(equality, rules, why)
     with written(path) as place:
         place.write_text(file_of(path.name, family, said, paths), encoding="utf-8")
+
+
+def check(path: str | Path, files: Sequence[str | Path]) -> None:
+    """Refuse a path before the work is done.
+
+    Raises:
+        FileError: it can't be written to, or it is one of the rule files that are read.
+    """
+    check_path(path)
+    if Path(path).resolve() in {Path(file).resolve() for file in files}:
+        raise FileError(
+            "the file to write is one of the rule files that are read",
+            where=str(path),
+            got="a file whose rules would be lost",
+            expected="the path of another file",
+            hint="name another file; both may be loaded together",
+        )
 
 
 def prove(

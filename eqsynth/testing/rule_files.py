@@ -130,6 +130,15 @@ def _with_ours(paths: Sequence[Path]) -> list[str | Path]:
     return [*DEFAULT_FILES, *(path for path in paths if path.resolve() not in own)]
 
 
+def further_files(files: Sequence[str | Path]) -> list[str | Path]:
+    """The rule files in the given files and directories that aren't eqsynth's own.
+
+    Raises:
+        RuleError: there is no rule file in what is given.
+    """
+    return _with_ours(rule_files(files))[len(DEFAULT_FILES) :] if files else []
+
+
 def rule_files(files: Sequence[str | Path]) -> list[Path]:
     """The given files, and the ``.egg`` files in the given directories, in order.
 
