@@ -267,6 +267,12 @@ def generate(
     rules, _ = _load(files or [])
     further = further_files(files or [])
     worlds = with_own(worlds_of(inputs), operators_of(rules.definitions))
+    read = {Path(file).resolve() for file in further}
+    for operator in rules.definitions.values():
+        if Path(operator.file).resolve() in read and not operator.cases:
+            say_aside(f"{operator.name} isn't enumerated: no rule defines it")
+        elif Path(operator.file).resolve() in read and operator.attributes:
+            say_aside(f"{operator.name} isn't enumerated: it has attributes")
     chosen = [w for w in worlds if world in (w.name, "all")]
     if not chosen:
         names = ", ".join(w.name for w in worlds)
@@ -327,7 +333,7 @@ def generate(
     if failed is not None:
         fail(failed)
     if interrupted:
-        left = "" if write is None else f"; {write} is as it was"
+        left = "" if write is None else f"; {write} isn't written"
         say_aside(f"interrupted{left}; the same command goes on where this one was")
         raise typer.Exit(130)
     if any(own["outcomes"]["refuted"] for own in told):

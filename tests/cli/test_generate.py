@@ -106,6 +106,17 @@ def test_a_directory_of_rule_files_is_taken(own: Path) -> None:
     assert world["asked"] and any("Twice" in one["equality"] for one in world["remainder"])
 
 
+def test_an_operator_that_is_not_enumerated_is_told(own: Path) -> None:
+    with own.open("a", encoding="utf-8") as file:
+        file.write("(constructor Open (Tensor) Tensor)\n"
+                   "(constructor Front (Tensor i64) Tensor)\n"
+                   "(define (Front a n) (Slice a 0 0 n 1) :ruleset own)\n")  # fmt: skip
+    text = run(str(own), *ASKED, "--derive", "0")
+    assert "Open isn't enumerated: no rule defines it" in text
+    assert "Front isn't enumerated: it has attributes" in text
+    assert text.count("isn't enumerated") == 2
+
+
 def test_an_interrupt_ends_what_runs_and_leaves_the_file(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
