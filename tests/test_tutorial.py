@@ -59,4 +59,4 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         else:
             assert language == "python"
             exec(compile(text, f"write-a-rule.md, block {number + 1}", "exec"), names)
-    assert kinds.count("egg") == 5 and kinds.count("console") == 7 and kinds.count("python") == 3
+    assert kinds.count("egg") == 5 and kinds.count("console") == 8 and kinds.count("python") == 3
