@@ -36,7 +36,10 @@ LEAVE_S = 60.0
 with a worker that is never given back takes so long."""
 
 settings.register_profile(
-    "quick", max_examples=50, deadline=None, derandomize=True,
+    "quick",
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
@@ -96,16 +99,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     # Counted file by file, so that a part is the same whichever files are run; the part that a file
     # begins with goes by its name, or all files with a single such test would be in one part.
-    # Tests that share what is dear to make, `rotating(together="row")`, are in one part.
-    counts: dict[Path, int] = {}
-    groups: dict[tuple[Path, str], int] = {}
+    # Tests that share what is dear to make, `rotating(together="row")`, are in one part. Tests of
+    # several files over the rows of one table, `rotating(table="programs")`, are in the part of
+    # their row, so that what is made for a row is made in one part.
+    counts: dict[object, int] = {}
+    groups: dict[tuple[object, str], int] = {}
     left_out = []
     for item in items:
         if (mark := item.get_closest_marker("rotating")) is not None:
-            count = counts.setdefault(item.path, crc32(item.path.name.encode()))
-            group = item.path, mark.kwargs.get("together", item.nodeid)
+            table = mark.kwargs.get("table")
+            home = item.path if table is None else item.nodeid.partition("[")[0]
+            count = counts.setdefault(home, crc32((table or item.path.name).encode()))
+            group = home, mark.kwargs.get("together", item.nodeid)
             turn = groups.setdefault(group, count)
-            counts[item.path] = count + (turn == count)
+            counts[home] = count + (turn == count)
             parts = mark.kwargs.get("parts", PARTS)
             if turn % parts != int(part) % parts:
                 left_out.append(item)

@@ -217,7 +217,7 @@ def sides(log: Log) -> Iterator[tuple[Tensor, Tensor]]:
             yield left, right
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(table="programs")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_a_map_shows_is_so_on_data(name: str) -> None:
     """A few equalities, and what differs from them in one place."""

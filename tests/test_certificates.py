@@ -39,7 +39,7 @@ def of(left: Tensor, right: Tensor) -> Certified:
     return certify(log_of(left, right), RULES)
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(table="programs")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all_that_is_united_is_equal(name: str) -> None:
     log = saturated(name).log

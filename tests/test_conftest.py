@@ -30,6 +30,10 @@ def test_in_turn_together(n): pass
 @pytest.mark.parametrize("n", range(2))
 def test_in_turn_later(n): pass
 
+@pytest.mark.rotating(table="rows")
+@pytest.mark.parametrize("n", range(11))
+def test_of_a_row(n): pass
+
 @pytest.mark.rotating(parts=32)
 @pytest.mark.parametrize("n", range(40))
 def test_in_turn_seldom(n): pass
@@ -51,12 +55,25 @@ def test_own_cache(n):
     assert os.environ["EQSYNTH_CACHE"] == own
 """
 
+TABLE = """
+import pytest
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("n", range(3))
+def test_before(n): pass
+
+@pytest.mark.rotating(table="rows")
+@pytest.mark.parametrize("n", range(11))
+def test_also_of_a_row(n): pass
+"""
+
 PARTS = """
 import sys, pytest
 class Collected:
     def pytest_collection_finish(self, session):
         names.append([item.name for item in session.items if "in_turn" in item.name])
-names = []
+        of_rows.append([item.name for item in session.items if "of_a_row" in item.name])
+names, of_rows = [], []
 for part in ["all", *map(str, range(32))]:
     pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "--part", part, sys.argv[1]],
                 plugins=[Collected()])
@@ -70,6 +87,10 @@ assert len(whole) == 25, whole
 assert sorted(sum(parts, [])) == sorted(whole), parts
 together = [len([name for name in part if "together" in name]) for part in parts]
 assert sorted(together) == [0] * 7 + [3], parts
+# Two files, one table: each part has the same rows of both.
+alike = [[name.replace("test_also_of", "test_of") for name in part] for part in of_rows[1:9]]
+assert sorted(sum(alike, [])) == sorted(of_rows[0][:11] * 2) != [], of_rows
+assert all(sorted(part) == sorted(2 * [*set(part)]) for part in alike), alike
 # Those three are one of 23.
 turns = [len(part) - 2 * (count > 0) for part, count in zip(parts, together)]
 assert sorted(turns) == [2] + [3] * 7, parts
@@ -115,6 +136,7 @@ def suite(tmp_path: Path) -> Path:
     for name in ("conftest.py", "shared.py", "tests/turns.py"):
         shutil.copy(TESTS / Path(name).name, tmp_path / name)
     (tmp_path / "test_suite.py").write_text(SUITE, encoding="utf-8")
+    (tmp_path / "test_table.py").write_text(TABLE, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = rotating: in turn\n")
     return tmp_path
 
@@ -180,7 +202,7 @@ def test_two_processes_run_the_same_part_and_share_what_is_made_once(suite: Path
     part = done.stdout.partition("rotating tests: part ")[2].split()[0]
     again = run(suite, "-m", "pytest", "-q", "--collect-only", "--part", part)
     ran = int(done.stdout.partition(" passed")[0].split()[-1])
-    assert ran in range(16, 21) and f"{ran}/78 tests collected" in again.stdout, again.stdout
+    assert ran in range(18, 26) and f"{ran}/103 tests collected" in again.stdout, again.stdout
 
 
 @pytest.mark.rotating

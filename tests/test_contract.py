@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,23 @@ MAX_TEST_LINES = 750
 MAX_RULE_LINES = 300
 
 
-def imported_modules(tree: ast.AST, module: tuple[str, ...], is_package: bool) -> Iterator[str]:
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module's syntax tree, which is parsed once for several tests."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trees_are_forgotten() -> Iterator[None]:
+    """The syntax trees are a million objects, which the collector of cyclic garbage would read
+    again and again in the tests of other modules."""
+    yield
+    nodes_of.cache_clear()
+
+
+def imported_modules(source: str, module: tuple[str, ...], is_package: bool) -> Iterator[str]:
     """Absolute names that a module imports, inside functions too."""
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -79,7 +94,7 @@ def violations(path: Path, source: str) -> list[str]:
     if layer not in LAYERS and layer not in FACES:
         return [f"{path}: {layer} has no place in the layers"]
     found = []
-    for name in imported_modules(ast.parse(source), module, is_package):
+    for name in imported_modules(source, module, is_package):
         top, _, rest = name.partition(".")
         if layer not in HOMES.get(top, {layer}):
             found.append(f"{path}: {top} is imported in {', '.join(sorted(HOMES[top]))} only")
@@ -117,7 +132,7 @@ def test_a_kept_e_graph_is_forgotten_with_all_code_that_made_it() -> None:
     rooms = {
         name.split(".")[1]
         for path in (PACKAGE / "egraph").rglob("*.py")
-        for name in imported_modules(ast.parse(path.read_text(encoding="utf-8")), (), False)
+        for name in imported_modules(path.read_text(encoding="utf-8"), (), False)
         if name.startswith("eqsynth.")
     }
     assert {room for room in rooms if (PACKAGE / room).is_dir()} == set(CODE)
@@ -202,7 +217,7 @@ def lines_of_code(source: str) -> int:
     """The number of lines that aren't empty and don't hold a comment or a docstring alone."""
     docstrings = {
         line
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None
         for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
     }
@@ -292,12 +307,11 @@ DEVICES = ("cpu", "cuda", "llvm")
 
 def device_names(source: str) -> list[int]:
     """Lines where a text is the name of a device; parts of texts with values in them aren't."""
-    tree = ast.parse(source)
-    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    joined = [node for node in nodes_of(source) if isinstance(node, ast.JoinedStr)]
     parts = {part for node in joined for part in node.values}
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.Constant)
         and node not in parts
         and isinstance(node.value, str)
@@ -325,7 +339,7 @@ def test_the_code_of_a_device_is_asked_for_through_the_backends() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.relative_to(PACKAGE).parts[0] != "lower"
         for name in imported_modules(
-            ast.parse(path.read_text()), path.relative_to(ROOT).with_suffix("").parts, False
+            path.read_text(), path.relative_to(ROOT).with_suffix("").parts, False
         )
         if any(name.startswith(f"eqsynth.lower.{device}") for device in of_devices)
     ]

@@ -10,7 +10,7 @@ from tests.egraph.fires import FIRES
 from tests.egraph.programs import PROGRAMS, saturated
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(table="programs")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_all_members_of_every_class_agree_and_the_rules_fire(name: str) -> None:
     graph = saturated(name)
