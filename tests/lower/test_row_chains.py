@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from eoperator_cases import TOLERANCE, array, it, sample, tensor
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lower_cases import check_kernel
 
@@ -21,6 +21,8 @@ from eqsynth.lower.loop_nest import loop_nest, row_chain
 from eqsynth.lower.schedules import ON_STACK_BYTES, refusal, this_machine
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend
+from tests.terms import times
+from tests.turns import in_turns
 
 Shape = tuple[int, ...]
 
@@ -239,8 +241,11 @@ def chains(draw: st.DrawFn) -> Region:
     return Region((mapped(shape, Sum(tuple(reads))),), inputs)
 
 
+@in_turns
+@settings(max_examples=times(0.2))
 @given(chains())
 def test_random_chains(region: Region) -> None:
+    """Each turn draws and compiles other chains."""
     chain = row_chain(region)
     assert chain is not None
     (kernel,) = kernels_of(region)
