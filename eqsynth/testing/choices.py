@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
@@ -49,7 +50,19 @@ class DrawnChoices:
     def pick(self, options: Sequence[T]) -> T:
         if not options:
             raise Rejected("nothing to choose from")
-        return options[self._draw(st.integers(0, len(options) - 1))]
+        return pick(self._draw, options)
+
+
+@cache
+def _places(count: int) -> st.SearchStrategy[int]:
+    """The numbers below ``count``. Making a strategy takes hypothesis as long as drawing from it,
+    and a random scope takes some forty decisions."""
+    return st.integers(0, count - 1)
+
+
+def pick(draw: st.DrawFn, options: Sequence[T]) -> T:
+    """One of the options, drawn by hypothesis, which shrinks it towards the first."""
+    return options[draw(_places(len(options)))] if len(options) != 1 else options[0]
 
 
 def chance(choices: Choices, one_in: int) -> bool:

@@ -55,7 +55,8 @@ def test_variable_substitution_under_division(turn: int) -> None:
     kinds = ("divided", "divided", "bare")
     divided = products(traversal=(2, 3), reduction=(0, 1), factors=(1, 2), kinds=kinds)
     holds(turn, substituted, divided, accepted=1, examples=200)
-    holds(turn, substituted, scopes(), accepted=1, examples=200)
+    # Of random scopes, one in 100 has an answer, so a turn may have none.
+    holds(turn, substituted, scopes(), accepted=0, examples=200)
 
 
 def test_substitution_needs_its_iterator_in_one_expression() -> None:

@@ -107,8 +107,9 @@ SMALLEST: dict[str, Finding] = {
         strategies.products(kinds=strategies.NESTED), bounds_a_bound,
         lambda s: isinstance(s.body, Read) and len(s.body.index) == 1 and max(s.extents) == 2,
     ),
-    "a product": (
-        strategies.products(), lambda s: isinstance(s.body, Prod),
+    "a product of reads": (
+        strategies.products(),
+        lambda s: isinstance(s.body, Prod) and all(isinstance(f, Read) for f in s.body.factors),
         lambda s: s.extents == () and s.body.factors[1:] == s.body.factors[:1],
     ),
 }  # fmt: skip
