@@ -76,9 +76,10 @@ def test_theorems_that_are_dear_to_prove() -> None:
     assert [v.outcome for v in theorems(dear=True)] == ["proved"] * len(DEAR)
 
 
-@pytest.mark.rotating
+@pytest.mark.rotating(parts=16)
 @pytest.mark.parametrize("path", UNSOUND, ids=lambda path: path.stem)
 def test_no_unsound_rule_is_proved(path: Path) -> None:
+    """Of the files of `rules/unsound/`, a sixteenth each day."""
     try:
         found = of_file(path, samples=False)
     except EqsynthError:
