@@ -68,9 +68,9 @@ def changes(node: ast.AST, returns_bool: bool) -> Iterator[tuple[str, ast.AST, a
                 if isinstance(op, ast.Or):
                     yield f"values.{n}", value, no
         case ast.Compare(ops=ops):
-            for n, op in enumerate(ops):
-                if type(op) in _MOVED:
-                    yield f"ops.{n}", op, _MOVED[type(op)]()
+            for n, comparison in enumerate(ops):
+                if type(comparison) in _MOVED:
+                    yield f"ops.{n}", comparison, _MOVED[type(comparison)]()
         case ast.BinOp(op=op) if type(op) in _MOVED:
             yield "op", op, _MOVED[type(op)]()
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):

@@ -29,7 +29,7 @@ from eqsynth.ir.operators import Operator
 from eqsynth.ir.outline import Outline, Places, outline
 from eqsynth.ir.printing import render_alone
 from eqsynth.ir.scalar import Scalar
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, over
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of, over
 from eqsynth.rules.definitions import Case
 
 Members = dict[ClassRef, tuple[Tensor, ...]]
@@ -159,8 +159,17 @@ class View:
             # The term as it was added; a decoded member has the smallest body of its e-class.
             own = (*original.get(refs[term], ()), over(term, refs))
             original[refs[term]] = tuple(dict.fromkeys(own))
+        # A class that has become constant equals its reference from before, so terms that are kept
+        # by equality may still hold that one: %12[i - 1] with %12 not constant.
+        now: dict[Tensor, ClassRef] = {ref: ref for ref in self.refs.values()}
+
+        def of_now(term: Tensor) -> Tensor:
+            args = args_of(term)
+            stale = any(isinstance(a, ClassRef) and a.constant != now[a].constant for a in args)
+            return over(term, now) if stale else term
+
         everything = {
-            ref: tuple(dict.fromkeys((*self.members(ref), *original.get(ref, ()))))
+            ref: tuple(dict.fromkeys(map(of_now, (*self.members(ref), *original.get(ref, ())))))
             for ref in self.refs.values()
         }
         return everything, original

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from eqsynth.egraph.reading import Reader
-from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits, saturate
+from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits, saturate
 from eqsynth.egraph.session import Session
 from eqsynth.egraph.view import Decoded, View
+from eqsynth.ir.index import It
+from eqsynth.ir.scalar import Read, Sum
+from eqsynth.ir.scopes import bare
+from eqsynth.ir.tensor import ClassRef, Scope, args_of
+from eqsynth.testing.search import assert_search_sound
 from tests.egraph.programs import RULES
 from tests.terms import leaf, op
 
@@ -142,3 +148,18 @@ def test_requests_are_counted_with_those_in_vain() -> None:
     assert 0 < vain.total() < asked.total()
     answered = asked - vain
     assert all(answered[law] for law in ("traversal-merge", "factor", "match-matmul"))
+
+
+def test_references_of_members_know_which_classes_have_become_constant() -> None:
+    """The rows of ``a[i, i, k] + w[k] + b[i else 1.5]`` from the second on lie outside of a and b,
+    so they are constant: the class of these rows is found to be so after a concatenation reads it.
+    Extraction doesn't list a constant as a value that is computed."""
+    i, k = bare(It(0, 3)), bare(It(1, 3))
+    w, b = leaf("w", 3, constant=True), leaf("b", 1, constant=True)
+    reads = Read(leaf("a", 1, 3, 3), (i, i, k)), Read(w, (k,)), Read(b, (i,), 1.5)
+    searched = assert_search_sound([Scope((3,), (3,), Sum(reads), "min")], phases=PROVE_PHASES)
+    constant = {ref: ref.constant for ref in searched.graph.classes}
+    assert any(constant.values())
+    for members in searched.graph.classes.values():
+        for arg in chain.from_iterable(map(args_of, members)):
+            assert isinstance(arg, ClassRef) and arg.constant == constant[arg]
