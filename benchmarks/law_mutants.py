@@ -1,6 +1,6 @@
 """Mutants of the laws of the calculus: does a test fail on each of them?
 
-    python -m benchmarks.law_mutants [NAME ...] [--lines FROM-TO] [--json FILE]
+    python -m benchmarks.law_mutants [NAME ...] [--only TEXT] [--json FILE]
 
     _require(read in leaves(scope.body), ...)  ->  _require(True, ...)        inline.py: found
 
@@ -188,12 +188,11 @@ def _import_what_tests_need() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="modules of the calculus; default: all")
-    parser.add_argument("--lines", default="1-9999", help="mutate these lines only")
+    parser.add_argument("--only", default="", help="change only what contains this text")
     parser.add_argument("--json", type=Path, help="where the mutants that survive are written")
     options = parser.parse_args()
     from rich.progress import track
 
-    low, high = map(int, options.lines.split("-"))
     names = options.names or sorted(
         path.stem for path in LAWS.glob("*.py") if path.stem != "__init__"
     )
@@ -203,7 +202,7 @@ def main() -> int:
         made = [
             (mutant, tree)
             for mutant, tree in mutants_of((LAWS / f"{name}.py").read_text(), name)
-            if low <= mutant.line <= high
+            if options.only in mutant.before
         ]
         all_of_them += len(made)
         for mutant, tree in track(made, description=name, disable=not sys.stderr.isatty()):

@@ -283,6 +283,7 @@ REDUCED = {
     "planted": Reduced('"maximum of NaN"', "caught"),
     "tensorright": Reduced("--only divmod-01", "proved"),
     "mutants": Reduced("--head rule-of-scopes --part 1/16", "rule-of-scopes: 5 mutants"),
+    "law_mutants": Reduced("--only 'in_range()'", "mutants, 0 on which no test fails"),
     "differential": Reduced("--columns interpreter", "0 fail"),
 }  # fmt: skip
 
