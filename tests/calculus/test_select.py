@@ -3,7 +3,10 @@ the edges of their conditions."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from eqsynth.calculus.define import Define, define
 from eqsynth.calculus.deriving import Match, match
@@ -386,3 +389,49 @@ def test_a_number_of_a_narrower_dtype_keeps_its_rounding() -> None:
     assert refused.value.condition == "reads"
     scope = Scope((3,), (), Prod((x, Read(wide, (it(0, 3),)))))
     assert_one_value(scope, number(scope, Numbers(((wide, 0.1),))))
+
+
+DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+
+def whole(dtype: str) -> tuple[int, int]:
+    """The range of integers that both the dtype and a Python float hold exactly."""
+    kind = getattr(torch, dtype)
+    if not kind.is_floating_point:
+        told = torch.iinfo(kind)
+        return max(told.min, -(2**53)), min(told.max, 2**53 if dtype == "int64" else told.max)
+    digits = 1 - round(math.log2(torch.finfo(kind).eps))
+    return -(2**digits), 2**digits
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_number_is_held_exactly_by_the_dtype_that_it_gets(dtype: str) -> None:
+    """Each end of the range, and the next integer beyond it."""
+    x, value = Read(terms.leaf("x", 3, dtype=dtype), (it(0, 3),)), terms.leaf("t", dtype=dtype)
+    body: Scalar = Sum((x, Read(value, ())))
+    # Among floats alone any number is one of the floats' own.
+    body = body if dtype == "int64" else Cast("int64", body)
+    low, high = whole(dtype)
+    for held in (low, high):
+        found = number(Scope((3,), (), body), Numbers(((value, float(held)),)))
+        assert value not in tensors(found.body)
+    for beyond in (low - 2, high + 2):  # a Python float holds 2**53 + 2, and not 2**53 + 1
+        with pytest.raises(LawError) as refused:
+            number(Scope((3,), (), body), Numbers(((value, float(beyond)),)))
+        assert refused.value.condition == "reads"
+
+
+def test_all_operands_beside_a_number_have_its_dtype() -> None:
+    """Also the one right behind it: int8 + int16 + int8 is computed in int16."""
+    narrow, value = terms.leaf("x", 3, dtype="int8"), full("int8", 2.0)
+    wide = terms.leaf("y", 3, dtype="int16")
+    at_i = (it(0, 3),)
+    for between in (Read(wide, at_i), Read(narrow, at_i)):
+        scope = Scope((3,), (), Sum((Read(value, at_i), between, Read(narrow, at_i))))
+        known = Numbers(((value, 2.0),))
+        if between.tensor is narrow:
+            assert_one_value(scope, number(scope, known))
+            continue
+        with pytest.raises(LawError) as refused:
+            number(scope, known)
+        assert refused.value.condition == "reads"
