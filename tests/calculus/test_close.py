@@ -50,6 +50,7 @@ Y = Read(leaf("y", 2, 4), (it(0, 2), it(2, 4)))
 Z = Read(leaf("z", 4), (it(2, 4),))
 FAR = Read(leaf("f", 1), (it(0, 2),), INF)
 U, V, W = (Read(leaf(name, 2, 4, dtype="uint8"), (it(0, 2), it(2, 4))) for name in "uvw")
+HALF = Read(leaf("h", 2, 4, dtype="float16"), (it(0, 2), it(2, 4)))
 DOUBLE = Read(leaf("d", 2, 4, dtype="float64"), (it(0, 2), it(2, 4)))
 P, Q = (Read(leaf(name, 2, 4, dtype="bool"), (it(0, 2), it(2, 4))) for name in "pq")
 
@@ -78,6 +79,8 @@ def part(*operands: int, reduced: tuple[It, ...] = ()) -> Part:
         ("shared", over(Prod((Y, Z))), (part(0, reduced=(K,)),)),
         ("dtype", over(Sum((X, U, V))), (part(1, 2),)),
         ("dtype", over(Prod((X, U, V))), (part(1, 2, reduced=(K,)),)),
+        # By itself it would be summed in float16.
+        ("dtype", over(Prod((X, HALF))), (part(1, reduced=(K,)),)),
         ("dtype", over(Prod((P, Q, P))), (part(0, 1),)),
         # By itself 0.1 would be a float32, beside a float64 it is a float64.
         ("dtype", over(Prod((Num(0.1), DOUBLE))), (part(0),)),

@@ -22,14 +22,15 @@ from eqsynth.calculus.deriving import (
 )
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.recount import Count, Recount, recount
+from eqsynth.calculus.restrict import Mask, Reach, Restrict
 from eqsynth.errors import LawError
-from eqsynth.ir.index import It
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, reads
 from eqsynth.ir.scopes import bare
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from tests.calculus.proposals import assert_one_value
-from tests.terms import it, leaf, op
+from tests.terms import INF, it, leaf, op
 
 X, W = leaf("x", 3, 4), leaf("w", 4)
 H, J = it(0, 3), it(1, 4)
@@ -96,6 +97,38 @@ def test_operators_of_two_rows_are_a_hypothesis_as_a_whole() -> None:
     assert list(hypotheses(own, (Define(other),))) == [(own, other)]
     y = leaf("y", 3, 4)
     assert list(hypotheses(other, (Define(op("Relu", y)),))) == [(X, y)]
+
+
+def test_operators_of_other_numbers_of_arguments_are_a_hypothesis_as_a_whole() -> None:
+    two, three = (op("Concat", *(X,) * n, attrs=(0,)) for n in (2, 3))
+    assert isinstance(three, Op)
+    assert list(hypotheses(two, (Define(three),))) == [(two, three)]
+
+
+def test_maxima_masks_and_weights_are_hypotheses() -> None:
+    m, s, p, hidden = leaf("m", 3), leaf("s", 3, 4), leaf("p", 3, 4), leaf("mask", 3, 4)
+    peak = Scope((3,), (4,), Read(s, (H, J)), "max")
+    holds = Scope((3, 4), (), Num(0.0))
+    mask = Mask(Read(hidden, (H, J)), holds, -INF)
+    guard = Call("where", (Call("eq", (Read(m, (H,)), Num(-INF))), Num(0.0), Num(1.0)))
+    assert list(hypotheses(INNER, (Reach(guard, peak, mask),))) == [(m, peak), (hidden, holds)]
+    other = Call("relu", (Read(m, (H,)),))  # the law refuses it
+    assert list(hypotheses(INNER, (Reach(other, peak, mask),))) == [(hidden, holds)]
+    softmax = op("Softmax", s, attrs=(1,))
+    assert isinstance(softmax, Op)
+    kept = Restrict(Read(p, (H, J)), softmax, PRODUCT, mask, Index(0), 1, 2)
+    expected = [(p, softmax), (s, PRODUCT), (hidden, holds)]
+    assert list(hypotheses(INNER, (kept,))) == expected
+
+
+def test_a_definition_is_the_first_step() -> None:
+    """Its hypothesis is about the term as given."""
+    sliced = op("Slice", X, attrs=(0, 1, 3, 1))
+    assert isinstance(sliced, Op)
+    assert isinstance(derive(sliced, (Define(sliced),)), Scope)
+    with pytest.raises(LawError) as refused:
+        derive(sliced, (Define(sliced), Define(sliced)))
+    assert (refused.value.law, refused.value.condition) == ("define", "first")
 
 
 def test_what_leads_to_no_scope_matches_nothing() -> None:
