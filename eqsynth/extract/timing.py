@@ -87,7 +87,7 @@ class Timing:
         """Summarize one or more samples.
 
         >>> Timing.of([3.0, 1.0, 2.0])
-        Timing(median_s=2.0, q1_s=1.5, q3_s=2.5, samples=3)
+        Timing(median_s=2.0, q1_s=1.5, q3_s=2.5, samples=3, disturbed=False)
         """
         if len(seconds) == 1:
             return Timing(seconds[0], seconds[0], seconds[0], 1)
