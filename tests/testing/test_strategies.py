@@ -310,7 +310,10 @@ def test_a_scope_of_scopes_is_read_by_the_outer_one() -> None:
 
 @pytest.mark.slow
 def test_every_law_of_indices_and_of_functions_fires() -> None:
-    """Within some thousand programs, so that a long run tries each of them on many."""
+    """Within some thousand programs, so that a long run tries each of them on many.
+
+    Rules of proofs hold where both sides are finite: ``sqrt(x[i - 1 else -inf]) * i`` is NaN at
+    i = 0, and 0 in the form in which a proof meets. So such programs have the other rules only."""
     nested = strategies.products(factors=(1, 2), traversal=(1, 3), kinds=strategies.NESTED)
     functions = strategies.scopes(
         empty=False,
@@ -320,15 +323,21 @@ def test_every_law_of_indices_and_of_functions_fires() -> None:
     roots = strategies.scopes(empty=False, functions=("sqrt", "reciprocal"))
     programs = drawn(st.one_of(nested, nested, functions, functions, roots), 3000)
     rules, fired = load_rules(), set[str]()
+    computing = rules.select(numerics=("bitwise", "real", "cancels"))
     wanted = {
         rule.name
         for rule in rules.rules
         if rule.kind == "rewrite" and rule.ruleset in ("index", "scalar")
     }
     for first in range(0, len(programs), 8):
-        group = programs[first : first + 8]
-        found = assert_search_sound(group, rules=rules, phases=PROVE_PHASES)
-        fired |= {name for name, count in found.graph.matches.items() if count}
+        groups: dict[bool, list[Tensor]] = {}
+        for program in programs[first : first + 8]:
+            finite = bool(np.isfinite(evaluate(program, sample_all(program))).all())
+            groups.setdefault(finite, []).append(program)
+        for finite, group in groups.items():
+            own = rules if finite else computing
+            found = assert_search_sound(group, rules=own, phases=PROVE_PHASES)
+            fired |= {name for name, count in found.graph.matches.items() if count}
         if wanted <= fired:
             break
     assert wanted <= fired, wanted - fired
