@@ -26,7 +26,7 @@ from eqsynth.calculus.define import Comprehension, Define, Meanings, define, sid
 from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.pick import Pick, pick
 from eqsynth.calculus.rearrange import Rearrange, rearrange
-from eqsynth.calculus.recount import Recount, recount
+from eqsynth.calculus.recount import Cover, Recount, cover, recount
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
 from eqsynth.calculus.same import Same, same
 from eqsynth.calculus.select import Numbers, number
@@ -68,7 +68,7 @@ class Least:
 
 
 Step = (
-    Close | Commute | Define | Inline | Inside | Least | Match | Numbers | Pick | Reach
+    Close | Commute | Cover | Define | Inline | Inside | Least | Match | Numbers | Pick | Reach
     | Rearrange | Recount | Restrict | Same
 )  # fmt: skip
 
@@ -125,9 +125,9 @@ def match(tensor: Tensor, given: Match) -> Tensor:
 
 
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
-    Close: close, Commute: commute, Define: define, Inline: inline, Inside: inside, Least: least,
-    Match: match, Numbers: number, Pick: pick, Reach: reach, Rearrange: rearrange, Recount: recount,
-    Restrict: restrict, Same: same,
+    Close: close, Commute: commute, Cover: cover, Define: define, Inline: inline, Inside: inside,
+    Least: least, Match: match, Numbers: number, Pick: pick, Reach: reach, Rearrange: rearrange,
+    Recount: recount, Restrict: restrict, Same: same,
 }  # fmt: skip
 """Each class of arguments, and the law that takes it."""
 

@@ -8,12 +8,17 @@ factor is zero, and may take values beyond k's extent at which a factor is zero.
 evidently a number written in digits (``d*q + r``, r < d), the law enumerates all values. The other
 direction, ``R_{q,r} f(d*q + r) = R_k f(k)``, is ``match``: the proposed scope, recounted, is the
 given one.
+
+    max_k x[i + k - 1 else -inf]  =  max_k x[max(i + k - 1, 0)]                        ``cover``
+
+A maximum that omits what is outside may take a place inside twice instead, so that no read leaves
+its tensor any more: max pooling of ReLU is then ReLU of max pooling, also at the borders.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -22,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.conditions import is_product
+from eqsynth.calculus.conditions import is_product, neutral_outside
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import substituted
 from eqsynth.ir.scalar import Read, Scalar, factors_of
@@ -50,6 +55,13 @@ class Recount:
     """The iterators to replace; the slots of new iterators lie beyond the slots of the scope."""
 
     counts: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class Cover:
+    """The indices that the one read of a maximum has instead."""
+
+    index: tuple[Index, ...]
 
 
 def recount(scope: Scope, given: Recount) -> Scope:
@@ -137,6 +149,52 @@ def _zero(
                                       [*found.shape, *(o.extent for o in others)])  # fmt: skip
             found |= outside.all(axis=tuple(range(len(own), len(own) + len(others))))
     return found.reshape(-1, values[1] - values[0])
+
+
+def cover(scope: Scope, given: Cover) -> Scope:
+    """``L_x max_k t[m(x, k) else -inf] = L_x max_k t[n(x, k) else -inf]``, and for min with inf.
+
+    Raises:
+        LawError: ``extremum``: the body isn't one read of floats whose fill the reducer omits;
+            ``index``: the new read has another number of indices, or an iterator that isn't the
+            scope's; ``values``: for some x the places in range differ; ``large``: too many values.
+    """
+    read, reduced = scope.body, set(reduction_iterators(scope))
+    _require(scope.reducer in ("max", "min") and neutral_outside(scope) is not None,
+             condition="extremum", what="no maximum or minimum of one read")  # fmt: skip
+    assert isinstance(read, Read)
+    own = [*traversal_iterators(scope), *reduction_iterators(scope)]
+    used = {it for index in given.index for it in index.iterators()}
+    _require(len(given.index) == len(read.index) and used <= {*own}, condition="index",
+             what="no read of this scope")  # fmt: skip
+    axes = list(zip(read.index, given.index, read.tensor.shape, strict=True))
+    # Along the other axes both reads are at one place for each x.
+    axes = [axis for axis in axes
+            if axis[0] != axis[1] or reduced & {*axis[0].iterators()}]  # fmt: skip
+    used = {it for *indices, _ in axes for index in indices for it in index.iterators()}
+    its = [it for it in own if it in used]
+    _require(math.prod(it.extent for it in its) <= LARGEST, condition="large",
+             what="too many values")  # fmt: skip
+    old = _places([(index, size) for index, _, size in axes], its, reduced)
+    new = _places([(index, size) for _, index, size in axes], its, reduced)
+    _require(np.array_equal(old, new), condition="values", what="it takes other places")
+    body = Read(read.tensor, given.index, read.fill)
+    return same_scope(scope, body, reduction_iterators(scope))
+
+
+def _places(
+    axes: Sequence[tuple[Index, int]], its: Sequence[It], reduced: Container[It]
+) -> npt.NDArray[np.int64]:
+    """The places in range that the indices take, in ascending order, each as one number: the values
+    of the iterators that aren't reduced, which come first in ``its``, and then the place."""
+    values, shape = _grid(its), [it.extent for it in its]
+    rows = math.prod(it.extent for it in its if it not in reduced)
+    place, inside = np.zeros(shape, np.int64), np.ones(shape, bool)
+    for index, size in axes:
+        at = index.evaluate(values)
+        place, inside = place * size + at, inside & (at >= 0) & (at < size)
+    row = np.arange(rows).repeat(place.size // max(rows, 1)).reshape(shape)
+    return np.unique((row * math.prod(size for _, size in axes) + place)[inside])
 
 
 def _grid(

@@ -26,6 +26,7 @@ from typing import Final
 WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "boundary-tighten": ("same",),
     "canonical-form": ("derive",),
+    "clamp": ("cover",),
     "common-factor": ("same",),
     "correlate": ("match",),
     "correlate-losing": ("match",),

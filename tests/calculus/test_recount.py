@@ -1,5 +1,5 @@
-"""The law `recount`: a reduction over other iterators. With directed tests at the edges of its
-conditions."""
+"""The laws `recount` and `cover`: a reduction over other iterators, a maximum over other places.
+With directed tests at the edges of their conditions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 
 from eqsynth.calculus.deriving import Match, match
-from eqsynth.calculus.recount import Count, Recount, recount
+from eqsynth.calculus.recount import Count, Cover, Recount, cover, recount
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product, reads
 from eqsynth.ir.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.choices import chance
 from eqsynth.testing.families import FAMILIES
 from eqsynth.testing.scope_samples import any_product, any_scope, windows
+from eqsynth.testing.scope_samples import leaf as drawn
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong, polynomial
 from tests.terms import INF, it, leaf
@@ -190,3 +191,105 @@ def test_each_iterator_is_replaced_once_by_iterators_of_its_own() -> None:
 def test_a_number_is_no_value_of_an_iterator_of_several() -> None:
     with pytest.raises(LawError):
         recount(over(X), Recount((Count(K, Index(0), ()),)))
+
+
+# ---- other places ------------------------------------------------------------------------------
+
+ROW, TAP = it(0, 4), it(1, 3)
+AT = ROW + TAP - 1
+
+
+def largest(
+    *index: Index, shape: tuple[int, ...] = (4,), reducer: str = "max", fill: float = -INF,
+    extents: tuple[int, ...] = (4,), dtype: str = "float32",
+) -> Scope:  # fmt: skip
+    return Scope(extents, (3,), Read(leaf("x", *shape, dtype=dtype), index, fill), reducer)
+
+
+def propose_places(world: World, scope: Scope) -> Cover:
+    """Propose the indices of the first read, each perhaps cut at a border, moved or mirrored."""
+    pick, index = world.choices.pick, []
+    read = next(iter(reads(scope.body)), None)
+    for at, size in zip(read.index, read.tensor.shape, strict=True) if read else ():
+        low, high = pick(((0, size - 1), (0, size - 1), (1, size - 1), (0, size)))
+        changed = at.maximum(low).minimum(high)
+        index.append(pick((at, changed, changed, size - 1 - at, at + 1)))
+    return Cover(tuple(index))
+
+
+@by_turns
+def test_whatever_takes_other_places_is_equal(turn: int) -> None:
+    never_wrong(cover, propose_places, (pooled,), given_back=25, refused=("values", "extremum"),
+                examples=200, turn=turn)  # fmt: skip
+
+
+def pooled(world: World) -> Scope:
+    """A random maximum or minimum over windows of a tensor with one or two axes; now and then
+    another reduction, or a body that computes."""
+    pick, count = world.choices.pick, world.choices.pick((1, 2))
+    outer, inner = (tuple(pick((3, 1, 2, 4)) for _ in range(count)) for _ in range(2))
+    index, shape = [], []
+    for axis in range(count):
+        step, dilation, pad = pick((1, 2)), pick((1, 1, 2)), pick((0, 1, 2))
+        at = it(axis, outer[axis]) * step + it(count + axis, inner[axis]) * dilation - pad
+        index.append(at)
+        shape.append(max(1, at.range()[1] + 1 - pick((0, 1, 2))))
+    reducer = pick(("max", "max", "min", "sum"))
+    fill = -INF if reducer == "max" else INF
+    dtype = pick(("float32", "float32", "float32", "int32"))
+    fill = 0.0 if dtype == "int32" or chance(world.choices, 10) else fill
+    read = Read(drawn(world, shape, "a", dtype), tuple(index), fill)
+    return Scope(outer, inner, Call("exp", (read,)) if chance(world.choices, 10) else read, reducer)
+
+
+@pytest.mark.parametrize(
+    ("condition", "scope", "index"),
+    [
+        ("extremum", largest(AT, reducer="sum", fill=0.0), [AT.maximum(0)]),
+        # The fill counts: max(-1, 0) of a window that reaches over the border isn't -1.
+        ("extremum", largest(AT, fill=0.0), [AT.maximum(0)]),
+        ("extremum", largest(AT, reducer="min"), [AT.maximum(0)]),
+        ("extremum", largest(AT, dtype="int32", fill=0.0), [AT.maximum(0)]),
+        ("extremum", replace(largest(AT), body=Call("exp", (largest(AT).body,))), [AT.maximum(0)]),
+        ("index", largest(AT), []),
+        ("index", largest(AT), [AT, AT]),
+        ("index", largest(AT), [ROW + it(2, 3) - 1]),
+        # The first window takes the places 0 and 1 of 4, and not 2.
+        ("values", largest(AT), [(AT + 1).minimum(3)]),
+        ("values", largest(AT), [AT.maximum(1)]),
+        ("values", largest(AT), [ROW]),
+        # Windows with a gap: the first takes 0 and 2, the place at the border is none of theirs.
+        ("values", largest(ROW + TAP * 2 - 1), [(ROW + TAP * 2 - 1).maximum(0)]),
+        # A window that has no place inside has the value -inf.
+        ("values", largest(ROW * 3 + TAP - 4, shape=(9,)), [(ROW * 3 + TAP - 4).maximum(0)]),
+        # Two axes of one window: (0, 2), (1, 1), (2, 0) aren't (0, 0), (1, 1), (2, 2).
+        ("values", largest(TAP, 2 - TAP, shape=(3, 3)), [TAP, TAP]),
+        ("values", largest(TAP, TAP, shape=(3, 3)), [TAP, 2 - TAP]),
+        # Along an axis without reduced iterators too.
+        ("values", largest(ROW, TAP, shape=(4, 3)), [ROW.maximum(1), TAP]),
+        ("large", largest(it(0, 1 << 21) + TAP, shape=(1 << 21,), extents=(1 << 21,)),
+         [(it(0, 1 << 21) + TAP).minimum((1 << 21) - 1)]),
+    ],
+)  # fmt: skip
+def test_other_places_are_refused(condition: str, scope: Scope, index: list[Index]) -> None:
+    with pytest.raises(LawError) as refused:
+        cover(scope, Cover(tuple(index)))
+    assert (refused.value.law, refused.value.condition) == ("recount", condition)
+
+
+@pytest.mark.parametrize(
+    ("scope", "index"),
+    [
+        (largest(AT), [AT.maximum(0).minimum(3)]),
+        (largest(AT, reducer="min", fill=INF), [AT.maximum(0)]),
+        (largest(AT), [ROW + 1 - TAP]),
+        (largest(ROW * 2 + TAP * 2 - 2, shape=(9,)), [(ROW * 2 + TAP * 2 - 2).maximum(0)]),
+        # What leaves the tensor for all k of a row does so on both sides.
+        (largest(ROW - 1, AT, shape=(4, 4)), [ROW - 1, AT.maximum(0)]),
+        (largest(TAP, 2 - TAP, shape=(3, 3)), [2 - TAP, TAP]),
+    ],
+)
+def test_the_same_places_in_another_way_are_equal(scope: Scope, index: list[Index]) -> None:
+    answer = cover(scope, Cover(tuple(index)))
+    assert answer != scope
+    assert_one_value(scope, answer)

@@ -20,7 +20,7 @@ from eqsynth.calculus.deriving import Inside, Least, Match, Step
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.pick import Pick
 from eqsynth.calculus.rearrange import Rearrange
-from eqsynth.calculus.recount import Count, Recount
+from eqsynth.calculus.recount import Count, Cover, Recount
 from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
 from eqsynth.calculus.same import Same
 from eqsynth.calculus.select import Numbers, rows
@@ -255,6 +255,11 @@ class Proposals:
             value = bare(new[0]) * self.random.choice((d, d, d, 1)) + bare(new[1])
             counts.append(Count(it, value + self.random.choice((0, 0, 0, 1)), new))
         return Recount(tuple(counts))
+
+    def cover(self, scope: Scope) -> Cover:
+        index = self._read(scope).index
+        at = [self.random.choice((i, i, i.maximum(0), i.minimum(1), i + 1, -i)) for i in index]
+        return Cover(tuple(self.random.sample(at, len(at))))
 
     def copied(self, scope: Scope) -> Match:
         return Match(self._read(scope).tensor)

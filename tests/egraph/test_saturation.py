@@ -98,6 +98,17 @@ def test_a_sum_of_products_of_one_operand_has_few_classes() -> None:
     assert size(12) <= 3 * size(4)
 
 
+def test_a_constant_that_is_its_own_maximum_is_no_window_of_windows() -> None:
+    """``c = max_k c[max(i + k - 1, 0)]``: with this scope put into itself again and again, windows
+    of 12 iterators filled the e-graph."""
+    one = op("Full", attrs=((1, 1, 4, 5), 1.0, "float32"))
+    graph = saturate(op("MaxPool2d", one, attrs=((3, 3), (1, 1), (1, 1), (1, 1))))
+    assert graph.stop == "saturated"
+    assert graph.enodes < 100
+    scopes = [m for c in graph.classes.values() for m in c if isinstance(m, Scope)]
+    assert max(len(scope.reduction) for scope in scopes) <= 2
+
+
 @pytest.mark.rotating
 def test_a_chain_of_additions_grows_with_its_length() -> None:
     """``x + tanh(x @ w)`` repeated: a sum of all layers is fused at once, so that the number of

@@ -19,6 +19,7 @@ from eqsynth.generate import (
     with_own,
     worlds_of,
 )
+from eqsynth.generate.deriving import decide
 from eqsynth.generate.numbers import Inexact, agree, fingerprint, grid, symmetric
 from eqsynth.ir.arithmetic import computing_in
 from eqsynth.ir.interpret import evaluate
@@ -207,6 +208,19 @@ def test_what_is_derived_what_is_not_and_what_is_wrong(found: Enumerated) -> Non
     assert [one.outcome for one in first] == ["derived", "derived", "refuted"]
     assert first[1].is_exact
     assert [one.seconds for one in derive(asked)] == [one.seconds for one in first]
+
+
+def test_data_of_one_sign_tells_maxima_of_products_from_those_of_their_relu() -> None:
+    """Nine products of mixed signs are seldom all negative. Without data of one sign for each input
+    the candidate stayed as "not derived", like an equality without a rule."""
+    x = Input("x", TensorType((1, 2, 5, 4), "float32"))
+    k = Input("k", TensorType((2, 2, 1, 1), "float32"))
+    found = Op("Conv2d", (x, k), ((1, 1), (0, 0), (1, 1), 1))
+    left, right = (Op("MaxPool2d", (t,), ((3, 3), (1, 1), (0, 0), (1, 1)))
+                   for t in (found, Op("Relu", (found,))))  # fmt: skip
+    outcome, why, is_exact, _ = decide((left,), (right,), (), 100, 1.0)
+    assert (outcome, is_exact) == ("refuted", False)
+    assert "negative" in why
 
 
 @pytest.mark.slow

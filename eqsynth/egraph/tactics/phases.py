@@ -27,9 +27,9 @@ from eqsynth.ir.tensor import Scope
 def phase_select(scope: Scope) -> Path | None:
     """``sum_k f((r - k) // s, k) = sum_q f(r // s - q, s*q + r % s)``, f = 0 unless s | r - k.
 
-    And ``sum_k f(s*k + r) = sum_q f(s*q + r % s)``, where r varies by less than s. Every reduction
-    with such an index is changed. This ends, because each change leaves fewer taps, or turns an
-    iterator that only strode backward into one that strides forward.
+    And ``sum_k f(s*k + r) = sum_q f(s*q + r % s)``, where r varies by less than s, or is in range
+    for few k alone. Every reduction with such an index is changed. This ends, because each change
+    leaves fewer taps, or turns an iterator that only strode backward into one that strides forward.
     """
     if not is_product(scope):
         return None
@@ -47,7 +47,9 @@ def _select_one(selected: Path) -> Path | None:
             if not isinstance(factor, Read) or factor.fill != 0:
                 continue
             for index, size in zip(factor.index, factor.tensor.shape, strict=True):
-                for taps, step, shift in (*_divided(index, it, size), *_strided(index, it, size)):
+                ways = (*_divided(index, it, size), *_strided(index, it, size),
+                        *_met(index, it, size))  # fmt: skip
+                for taps, step, shift in ways:
                     if taps == it.extent and step < 0 and _strides_forward(scope, it):
                         continue
                     if not set(shift.iterators()) <= traversal:
@@ -99,3 +101,24 @@ def _strided(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]
         return
     if taps < it.extent or (c < 0 and taps == it.extent):
         yield (taps, 1, -(rest // s)) if c > 0 else (taps, -1, rest // s)
+
+
+def _met(index: Index, it: It, size: int) -> Iterator[tuple[int, int, Index]]:
+    """The only k for which ``s*k + rest`` can be in range: of the rows of a stack, the row itself.
+
+    ``rest`` is ``s*m + r``, m an affine index. In ``6*i + j + 7*k - 21`` of 3 elements, i < 4 and
+    j < 6, that is ``7*(k + i - 3) + (j - i)``, and k is ``3 - i``: stacked shifts of one row are a
+    Toeplitz matrix. Yields the number of taps (fewer than k has values), the step 1 and the phase.
+    """
+    c = index.coefficient(it.slot)
+    s, rest = abs(c), index - bare(it) * c
+    if s < 2 or not rest.is_affine:
+        return
+    terms = ((atom, round(x / s)) for atom, x in rest.terms)
+    m = Index(round(rest.const / s), tuple((atom, x) for atom, x in terms if x))
+    low, high = (rest - m * s).range()
+    # s*t + r is in range for some r only if t is in [first, last].
+    first, last = -(high // s), (size - 1 - low) // s
+    if first <= last < first + it.extent - 1:
+        # c*k + rest is s*(k + m) + r, or -s*(k - m) + r, in which t is m - k.
+        yield (last - first + 1, 1, first - m) if c > 0 else (last - first + 1, 1, m - last)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from eqsynth.calculus.conditions import neutral_outside, support
 from eqsynth.calculus.define import opened
 from eqsynth.calculus.deriving import Match, Steps
-from eqsynth.calculus.recount import Count, Recount
+from eqsynth.calculus.recount import Count, Cover, Recount
 from eqsynth.calculus.same import Same
 from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
@@ -49,6 +49,25 @@ MAX_REDUCED = 5
 MAX_WINDOW = 4096
 
 _IDEMPOTENT = ("max", "min")
+
+
+def clamp(scope: Scope) -> Path | None:
+    """``max_k x[i + k - 1 else -inf] = max_k x[max(i + k - 1, 0)]``: a window that reaches over the
+    border reads the last place inside again. None if no index with a reduced iterator may leave."""
+    read, reduced = scope.body, set(reduction_iterators(scope))
+    if scope.reducer not in _IDEMPOTENT or not isinstance(read, Read):
+        return None
+    index = tuple(
+        _within(at, size) if reduced & {*at.iterators()} else at
+        for at, size in zip(read.index, read.tensor.shape, strict=True)
+    )
+    return path(scope, Cover(index)) if index != read.index else None
+
+
+def _within(index: Index, size: int) -> Index:
+    low, high = index.range()
+    index = index.maximum(0) if low < 0 else index
+    return index.minimum(size - 1) if high >= size else index
 
 
 @remembered(maxsize=1 << 14)

@@ -125,6 +125,8 @@ def _reduction_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     for inner in view.scopes(read.tensor):
         if inner.reducer != scope.reducer or inner in view.derived or canonical(inner) != inner:
             continue
+        if any(r.tensor == read.tensor for r in reads(inner.body)):
+            continue  # a constant that is its own maximum over windows has windows without end
         merged = merging.merge(scope, read, inner)
         if merged is not None and merged != scope:
             return some(path(scope, Inline(read, inner)))
@@ -186,6 +188,10 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if not found:
         raise Later
     return found
+
+
+def _clamp(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    return some(reductions.clamp(underived(view, row)))
 
 
 def _iterator_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -294,6 +300,7 @@ LAWS: Final[dict[str, Entry]] = {
     ),
     "factor": Entry(algebra.factor),
     "fold-constants": Entry(algebra.fold_constants),
+    "clamp": Entry(_clamp),
     "iterator-merge": Entry(_iterator_merge),
     "reduction-unfold": Entry(_reduction_unfold),
     "phase-select": Entry(_phase_select),
