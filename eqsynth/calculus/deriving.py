@@ -30,6 +30,7 @@ from eqsynth.calculus.recount import Cover, Recount, cover, recount
 from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
 from eqsynth.calculus.same import Same, same
 from eqsynth.calculus.select import Numbers, number
+from eqsynth.calculus.sign import Unclip, unclip
 from eqsynth.ir.indices import least_form
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, leaves, rewrite_leaves
@@ -69,7 +70,7 @@ class Least:
 
 Step = (
     Close | Commute | Cover | Define | Inline | Inside | Least | Match | Numbers | Pick | Reach
-    | Rearrange | Recount | Restrict | Same
+    | Rearrange | Recount | Restrict | Same | Unclip
 )  # fmt: skip
 
 Steps = tuple[Step, ...]
@@ -127,7 +128,7 @@ def match(tensor: Tensor, given: Match) -> Tensor:
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
     Close: close, Commute: commute, Cover: cover, Define: define, Inline: inline, Inside: inside,
     Least: least, Match: match, Numbers: number, Pick: pick, Reach: reach, Rearrange: rearrange,
-    Recount: recount, Restrict: restrict, Same: same,
+    Recount: recount, Restrict: restrict, Same: same, Unclip: unclip,
 }  # fmt: skip
 """Each class of arguments, and the law that takes it."""
 
@@ -188,8 +189,8 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
             case Match(term=by, meanings=meanings, steps=further):
                 found += meanings
                 found += hypotheses(by, further)
-            case Same(meanings=scopes):
-                found += scopes
+            case Same(meanings=known) | Unclip(known=known):
+                found += known
             case Inside(inner=inner, steps=further):
                 found += hypotheses(inner, further)
     return ((tensor, equal) for tensor, equal in found if tensor != equal)

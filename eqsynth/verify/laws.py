@@ -75,6 +75,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "traversal-merge": ("inline",),
     "traversal-order": ("close",),
     "ungather-rows": ("match",),
+    "unclip": ("unclip",),
     "variable-substitution": ("same",),
     "view": ("define",),
     "view-merge": ("inline",),

@@ -24,6 +24,7 @@ from eqsynth.calculus.recount import Count, Cover, Recount
 from eqsynth.calculus.restrict import Mask, Reach, Restrict, guarded
 from eqsynth.calculus.same import Same
 from eqsynth.calculus.select import Numbers, rows
+from eqsynth.calculus.sign import Unclip
 from eqsynth.certificates import certify
 from eqsynth.egraph import answers, asking
 from eqsynth.egraph.answers import asked
@@ -260,6 +261,14 @@ class Proposals:
         index = self._read(scope).index
         at = [self.random.choice((i, i, i.maximum(0), i.minimum(1), i + 1, -i)) for i in index]
         return Cover(tuple(self.random.sample(at, len(at))))
+
+    def unclip(self, scope: Scope) -> Unclip:
+        calls = [part for part in composites(scope.body) if isinstance(part, Call)]
+        arg = self._read(scope)
+        part = self.random.choice([*calls, Call("relu", (arg,))])
+        tensors = self.some([read.tensor for read in reads(scope.body)])
+        known = [(tensor, self.random.choice((self._scope(tensor), 1.0))) for tensor in tensors]
+        return Unclip(part, tuple(known))
 
     def copied(self, scope: Scope) -> Match:
         return Match(self._read(scope).tensor)
