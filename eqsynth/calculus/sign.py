@@ -54,16 +54,15 @@ def unclip(scope: Scope, given: Unclip) -> Scope:
     """``L_x f(relu(g)) = L_x f(g)`` for a g that is never negative.
 
     Raises:
-        LawError: ``part``: the body has no such part; ``dtype``: the argument isn't known to be of
-            the part's float dtype; ``sign``: it may be negative.
+        LawError: ``part``: the body has no such part; ``dtype``: the argument isn't of floats;
+            ``sign``: it may be negative.
     """
     part = given.part
     _require(part.fn in CLIPS and part in composites(scope.body), condition="part",
              what="no relu and no absolute value")  # fmt: skip
     (arg,) = part.args
-    dtype = dtype_of(arg)
-    _require(dtype is not None and is_float(dtype) and dtype == dtype_of(part), condition="dtype",
-             what="no argument of the same floats")  # fmt: skip
+    # |-128| of int8 is -128, and a number beside floats takes their dtype.
+    _require(is_float(dtype_of(arg) or "bool"), condition="dtype", what="no argument of floats")
     _require(never_negative(arg, dict(given.known)), condition="sign", what="it may be negative")
     body = rewrite_leaves(
         scope.body, lambda leaf: leaf, lambda other: arg if other == part else other
