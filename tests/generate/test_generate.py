@@ -77,6 +77,7 @@ def found() -> Enumerated:
     return enumerate_graphs(MATRICES, 2)
 
 
+@pytest.mark.rotating
 def test_every_equality_holds_and_every_first_term_is_a_value_of_its_own(
     found: Enumerated,
 ) -> None:
@@ -89,6 +90,7 @@ def test_every_equality_holds_and_every_first_term_is_a_value_of_its_own(
         assert Sides(left, right).verdict("normal", Claim("cancels")) is None, str(candidate)
 
 
+@pytest.mark.rotating
 def test_what_has_one_sign_on_few_assignments_is_not_what_relu_makes_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

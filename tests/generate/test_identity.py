@@ -43,6 +43,7 @@ TWICE, DIAGONAL = add(IDENTITY, IDENTITY), times(IDENTITY, X)
 PAIR = above(IDENTITY, IDENTITY)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -72,6 +73,7 @@ def test_products_with_the_identity_meet(left: Tensor, right: Tensor) -> None:
     assert meeting.proved, meeting.stop
 
 
+@pytest.mark.rotating
 def test_a_diagonal_is_not_the_diagonal_of_another_tensor() -> None:
     other = times(IDENTITY, Y)
     for left, right in (
@@ -83,6 +85,7 @@ def test_a_diagonal_is_not_the_diagonal_of_another_tensor() -> None:
         assert not meet((left,), (right,), RULES, Limits(5_000, 60.0)).proved
 
 
+@pytest.mark.rotating
 def test_ones_on_a_diagonal_do_not_pile_up() -> None:
     """``[i = j] * f`` is ``one[i - j] * f`` for a tensor of a single 1. On the diagonal this is
     ``one[0] * one[i - j] * f``, to which the rule waits to be applied until 1 is in the place of

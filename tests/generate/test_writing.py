@@ -59,6 +59,7 @@ def found() -> Enumerated:
     return enumerate_graphs(MATRICES, 2)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("equality", "directions", "inside"),
     [
@@ -115,6 +116,7 @@ def test_graphs_of_two_outputs_are_a_join(tmp_path: Path) -> None:
     assert not meet(both[:1], parts[:1], alone(path), Limits(1000, 10.0)).proved
 
 
+@pytest.mark.rotating
 def test_what_is_not_proved_is_not_written(tmp_path: Path) -> None:
     """x * (1 + x) = relu(x * (1 + x)) holds where x isn't between -1 and 0; and a rule is found
     for no size but the one of the enumeration."""
@@ -149,6 +151,7 @@ class Noted(LocalExecutor):
         return self.answers[-1]
 
 
+@pytest.mark.rotating
 def test_what_was_proved_before_an_interrupt_is_not_proved_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_what_was_proved_before_an_interrupt_is_not_proved_again(
     assert tasks.asked == [sums.left]
 
 
+@pytest.mark.rotating
 def test_a_proof_that_had_no_time_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -208,6 +212,7 @@ def test_a_run_that_ends_leaves_the_file(tmp_path: Path) -> None:
         next(write([], tmp_path / "nowhere" / "found.egg"))
 
 
+@pytest.mark.rotating
 def test_what_is_written_is_what_the_linter_asks_for(tmp_path: Path) -> None:
     """Long lines are broken; an equality that is found twice, over tensors of two ranks, is a rule
     once; a file without rules is one, too."""
