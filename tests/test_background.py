@@ -115,6 +115,7 @@ def test_calls_go_on_while_a_program_takes_its_place(monkeypatch: pytest.MonkeyP
     assert isinstance(watched.made[0].current, compile_backend.Program)
 
 
+@pytest.mark.rotating
 def test_a_size_that_comes_again_is_searched_for_in_the_background() -> None:
     watched, model = Watched(), Bottleneck().eval()
     compiled = torch.compile(
@@ -148,6 +149,7 @@ def test_what_torch_computes_by_is_the_same_elsewhere() -> None:
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.01)
 
 
+@pytest.mark.rotating
 def test_an_error_is_told_once_and_the_program_stays(tmp_path: Path) -> None:
     """The rule file is there when the option is checked, and gone when the search reads it."""
     rules = tmp_path / "mine.egg"

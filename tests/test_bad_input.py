@@ -467,6 +467,7 @@ class _Rows(nn.Module):
         return torch.softmax(x, -1) * made, (x.sin() * x.exp())[:, :3]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("whole", [True, False], ids=["set_default_device", "a block"])
 def test_a_default_device_is_for_the_users_tensors(whole: bool, tmp_path: Path) -> None:
     """What names no device is made on it by torch; programs, and what is made to find them, are on
@@ -557,6 +558,7 @@ def test_integers(dtype: torch.dtype) -> None:
     agrees(quick(model, (x,)), model, x)
 
 
+@pytest.mark.rotating
 def test_bools() -> None:
     model = module(lambda self, x: (x & ~x.flip(0), x.any(), x.all(1), torch.where(x, 1.0, 2.0)))
     agrees(quick(model, (X > 0,)), model, X > 0)
@@ -578,6 +580,7 @@ def test_floats(dtype: torch.dtype) -> None:
 # ---- operators that eqsynth doesn't know -------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_an_unknown_operator_stays_opaque() -> None:
     model = module(lambda self, x: torch.linalg.svdvals(x @ x.T) * 2 + 1)
     program = quick(model, (X,))
@@ -587,6 +590,7 @@ def test_an_unknown_operator_stays_opaque() -> None:
     assert quick(mlp(), (X,)).report.opaque_share == 0
 
 
+@pytest.mark.rotating
 @pytest.mark.usefixtures("nothing_kept")
 def test_optimizations_share_their_workers() -> None:
     optimize(mlp(), (X,), time_limit_s=20)

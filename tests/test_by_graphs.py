@@ -69,6 +69,7 @@ def _off(graph: torch.fx.GraphModule, *_: Any, **__: Any) -> Any:
     return lambda *inputs: [x + 0.01 if x.is_floating_point() else x for x in graph(*inputs)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("won", [True, False])
 @pytest.mark.parametrize("made", [_as_they_are, _off])
 def test_the_original_stays_where_the_graphs_differ_or_are_slower(

@@ -185,6 +185,7 @@ def test_a_wrong_rule_costs_the_search_and_the_proof(tmp_path: Path) -> None:
     assert not proof and "abs-of-mine" in proof.stop
 
 
+@pytest.mark.rotating
 def test_a_report_and_a_proof_count_them() -> None:
     a, b = eqsynth.input("a", (2, 3)), eqsynth.input("b", (3, 2))
     program = eqsynth.optimize(a @ b + a @ b, objective="flops", certify=True)

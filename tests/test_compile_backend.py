@@ -258,6 +258,7 @@ def test_training_goes_to_inductor_with_one_warning(watched: Watched) -> None:
     assert not isinstance(watched.made[0], compile_backend.Program)
 
 
+@pytest.mark.rotating
 def test_what_changes_the_module_goes_to_inductor(watched: Watched) -> None:
     class Counts(torch.nn.Module):
         def __init__(self) -> None:

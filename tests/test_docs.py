@@ -43,6 +43,7 @@ def test_the_rule_reference_is_up_to_date() -> None:
         assert all(len(re.findall(r"(?<!\\)\|", row)) == columns + 1 for row in rows)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "page", [pytest.param("how-it-works.md", marks=pytest.mark.slow), "coming-from.md"]
 )

@@ -215,6 +215,7 @@ def test_an_unknown_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.where == "EQSYNTH_ENGINES"
 
 
+@pytest.mark.rotating
 def test_a_program_that_was_built_to_be_weighed_explains_itself() -> None:
     """Where engines may run parts, the plan of own kernels is built before the choice: what
     explains it has to know the e-graph by then."""

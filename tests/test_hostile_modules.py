@@ -124,6 +124,7 @@ def test_what_no_program_is_made_of_leaves_the_original(name: str) -> None:
         agrees(program, module, *inputs)
 
 
+@pytest.mark.rotating
 def test_a_buffer_that_is_not_dense_is_as_it_was() -> None:
     module = Call(lambda self, x: self.w.to_dense() + x, w=Y.to_sparse())
     agrees(quick(module, Y), module, Y)

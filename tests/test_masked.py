@@ -97,6 +97,7 @@ def test_a_wide_band_of_many_places_is_seen() -> None:
     assert "restrict" in graph.matches and not graph.faults
 
 
+@pytest.mark.rotating
 def test_windowed_attention_takes_the_work_of_its_window() -> None:
     module, given = Masked(band).eval(), inputs()
     program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)

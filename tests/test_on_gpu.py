@@ -90,6 +90,7 @@ def test_the_check_is_in_full_precision(
     assert precision.CONVOLUTIONS.fp32_precision == "tf32"
 
 
+@pytest.mark.rotating
 def test_new_weights_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch.Tensor]) -> None:
     _, x = given
     torch.manual_seed(1)

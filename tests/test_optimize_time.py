@@ -59,6 +59,7 @@ def test_where_the_original_wins_nothing_is_searched_again(monkeypatch: pytest.M
     assert won.remembered_plan and won.backend != "original" and not won.reason
 
 
+@pytest.mark.rotating
 def test_disturbed_times_are_measured_again_when_the_machine_is_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

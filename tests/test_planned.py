@@ -68,6 +68,7 @@ def used(program: CompiledProgram) -> set[str]:
     return {step.kernel.backend for step in program.steps}
 
 
+@pytest.mark.rotating
 def test_a_plan_names_what_runs_each_step(planned: CompiledProgram) -> None:
     assert "cublasLt" in used(planned) and CUDA in used(planned)
     assert not used(planned) & {"onednn", "tvm"}

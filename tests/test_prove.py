@@ -93,6 +93,7 @@ def test_a_convolution_is_a_product_and_an_offset_reduce(einnet: Proof) -> None:
     assert len(einnet.meeting.log.equalities) < 2000
 
 
+@pytest.mark.rotating
 def test_the_explanation_goes_through_einnets_chain(einnet: Proof) -> None:
     explanation = einnet.explain()
     assert isinstance(explanation, Explanation)

@@ -19,6 +19,7 @@ class Named(torch.nn.Module):
         return torch.sort(x @ x).values
 
 
+@pytest.mark.rotating
 def test_a_run_is_told_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "eqsynth"):
         eqsynth.optimize(Named().eval(), (torch.eye(3),), **OPTIONS)  # type: ignore[arg-type]

@@ -100,6 +100,7 @@ def test_what_a_step_replaced_lies_between_its_result_and_its_arguments() -> Non
     assert replaced(graph, gone) is None
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("opaque", [True, False])
 def test_the_share_of_opaque_operators_is_measured(opaque: bool) -> None:
     _, program, _ = compiled(Sorting())

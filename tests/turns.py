@@ -8,32 +8,38 @@ from typing import Final
 import pytest
 from hypothesis import seed
 
-PARTS: Final = 8
+PARTS: Final = 16
 """Of the tests marked `rotating`, `make test` runs every so-manyth."""
 
-MOST: Final = 32
+TURNS: Final = 8
+"""So many turns a test of random data has, each in another part: it runs on half of the days."""
+
+MOST: Final = 64
 """Of tests marked `rotating(parts=MOST)`, `make test` runs every so-manyth. `PARTS` divides it, so
 that the number of a day, modulo `MOST`, says all that is run on that day."""
 
 
-def by_turns(test: Callable[..., None], parts: int = PARTS) -> Callable[..., None]:
-    """A test that takes the number of its ``turn``, one in a day: ``@seed(turn)`` above its check
-    draws other examples each time, and the test may count them."""
-    turns = pytest.mark.parametrize("turn", range(parts))(test)
-    return pytest.mark.rotating(parts=parts)(turns)
+def by_turns(
+    test: Callable[..., None], turns: int = TURNS, parts: int = PARTS
+) -> Callable[..., None]:
+    """A test that takes the number of its ``turn``, at most one in a day: ``@seed(turn)`` above its
+    check draws other examples each time, and the test may count them."""
+    by_turn = pytest.mark.parametrize("turn", range(turns))(test)
+    return pytest.mark.rotating(parts=parts)(by_turn)
 
 
 def by_many_turns(test: Callable[..., None]) -> Callable[..., None]:
-    """As :func:`by_turns`, with `MOST` turns: for a long table that would take a day's eighth more
+    """As :func:`by_turns`, with `MOST` turns: for a long table that would take a day's part more
     than some seconds."""
-    return by_turns(test, MOST)
+    return by_turns(test, MOST, MOST)
 
 
 def in_turns(check: Callable[[], None]) -> Callable[[int], None]:
     """A test of random data as so many tests, each of which draws other examples.
 
-    One of them runs in a day, so what it draws may be little; together they draw more than one
-    test would that draws the same each day. Above ``@settings`` and ``@given``; takes no fixtures.
+    At most one of them runs in a day, so what it draws may be little; together they draw more than
+    one test would that draws the same each day. Above ``@settings`` and ``@given``; takes no
+    fixtures.
 
     >>> @in_turns
     ... @settings(max_examples=5)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.bench_derive import Case, cases, search
 from eqsynth.rules import load_rules
-from tests.turns import PARTS, by_turns
+from tests.turns import TURNS, by_turns
 
 
 def missed(case: Case, guided: bool, canonical: bool) -> str | None:
@@ -17,6 +17,7 @@ def missed(case: Case, guided: bool, canonical: bool) -> str | None:
     return None if run.found else f"{run.case}, {guided=}, {canonical=}: {run.stop}"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ["Conv3x3", "Conv5x5"])
 def test_windows_are_split_without_canonical_forms(name: str) -> None:
     """Without canonical forms, a scope that a step makes keeps the order of its iterators and
@@ -28,5 +29,5 @@ def test_windows_are_split_without_canonical_forms(name: str) -> None:
 @by_turns
 def test_every_row_finds_its_target(turn: int) -> None:
     rows = list(itertools.product(cases(), (True, False), (True, False)))
-    own = rows[turn::PARTS]
+    own = rows[turn::TURNS]
     assert own and [found for row in own if (found := missed(*row))] == []

@@ -92,6 +92,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., En
 # ---- rows ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @TOGETHER
 def test_a_row_of_two_engines(row: Row) -> None:
     assert not row.failed

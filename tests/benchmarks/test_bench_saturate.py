@@ -10,6 +10,7 @@ import pytest
 from benchmarks import bench_saturate
 
 
+@pytest.mark.rotating
 def test_stages_requests_and_what_is_remembered_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

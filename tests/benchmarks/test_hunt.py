@@ -45,6 +45,7 @@ def raising(region: Region) -> hunting.Call:
     return call
 
 
+@pytest.mark.rotating
 def test_a_planted_fault_is_found_and_made_small() -> None:
     engines = {"right": in_blocks, "off": of_tanh, "refusing": refusing, "raising": raising}
     into = Hunted(0)

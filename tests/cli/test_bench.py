@@ -102,6 +102,7 @@ def test_what_cannot_be_timed_is_told(
     assert got in bench(*args, code=2)
 
 
+@pytest.mark.rotating
 def test_each_process_builds_the_same_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def own(tmp_path: Path) -> Path:
 ASKED = ("-n", "1", "--world", "matrices", "--inputs", "1", "--processes", "1", "--limit-s", "0")
 
 
+@pytest.mark.rotating
 def test_what_is_not_proved_is_told_with_what_is_left_to_show(own: Path, tmp_path: Path) -> None:
     """A matrix of the enumeration is its three first rows; of other sizes it isn't."""
     with own.open("a", encoding="utf-8") as file:
@@ -99,6 +100,7 @@ def test_a_file_that_is_read_is_not_written(own: Path, tmp_path: Path) -> None:
     assert own.read_text(encoding="utf-8") == before
 
 
+@pytest.mark.rotating
 def test_a_directory_of_rule_files_is_taken(own: Path) -> None:
     """And a file of eqsynth's own, which is there already."""
     files = str(own.parent), str(rules_dir() / "contract.egg")
@@ -117,6 +119,7 @@ def test_an_operator_that_is_not_enumerated_is_told(own: Path) -> None:
     assert text.count("isn't enumerated") == 2
 
 
+@pytest.mark.rotating
 def test_an_interrupt_ends_what_runs_and_leaves_the_file(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_what_is_written_is_the_program(optimized: Path, folder: Path) -> None:
     assert json.loads(output("run", optimized, "--json"))["outputs"] == ["float32[64, 4]"]
 
 
+@pytest.mark.rotating
 def test_it_is_explained_in_two_lengths(optimized: Path) -> None:
     said, full = output("explain", optimized), output("explain", optimized, "--full")
     # Times decide whether k is turned in a step of its own, `q @ x`, or in the product, `q @ kᵀ`.
@@ -205,6 +206,7 @@ def test_an_interrupt_keeps_what_was_found(folder: Path) -> None:
     assert eqsynth.load(folder / "kept.eqsynth")(torch.randn(1, 16, 32)).shape == (1, 16, 32)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("limit", ["4", "40"])
 def test_ctrl_c_while_kernels_are_tuned_keeps_what_the_search_found(
     limit: str, folder: Path, monkeypatch: pytest.MonkeyPatch

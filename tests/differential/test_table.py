@@ -14,7 +14,7 @@ from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.row import Case, Operand, Row
 from eqsynth.testing.differential.table import ROWS, without_rows
 
-PARTS = 80
+PARTS = 160
 
 
 def test_every_operator_has_rows() -> None:
@@ -72,7 +72,7 @@ def test_the_whole_table() -> None:
 @pytest.mark.slow
 def test_a_sample_through_optimize() -> None:
     part = datetime.date.today().toordinal()
-    cases = cases_of(ROWS, part, 10 * PARTS)[:24]
+    cases = cases_of(ROWS, part, 5 * PARTS)[:24]
     outcome = run(cases, ("optimized",))
     print(outcome)
     assert outcome.computed["optimized"]

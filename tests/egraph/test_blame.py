@@ -29,6 +29,7 @@ def rules_with(path: Path, name: str) -> RuleSet:
     return load_rules([*DEFAULT_FILES, path])
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", UNSOUND)
 def test_an_unsound_rule_is_named_with_file_and_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.egg"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eqsynth.ir.scalar import reads
 from eqsynth.ir.tensor import ClassRef, Input, Scope
 from tests.egraph.programs import saturate, saturated
 from tests.terms import leaf, op
 
 
+@pytest.mark.rotating
 def test_a_sum_of_slices_reads_the_image_alone() -> None:
     """One kernel then computes it. If views went in one after the other, the subsets of the nine
     taps would fill the e-class before all of them are in."""

@@ -65,7 +65,7 @@ from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import PROGRAMS
-from tests.turns import PARTS, by_turns
+from tests.turns import TURNS, by_turns
 
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
 LIMITS = Limits(400, 20.0)
@@ -441,23 +441,24 @@ def test_steps_at_random_are_equalities_or_refused(
     turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each turn saturates two of the programs. Over all turns, every program occurs."""
-    assert len(NAMES) < 2 * PARTS
-    said_at_random(monkeypatch, turn, [NAMES[(turn + n * PARTS) % len(NAMES)] for n in (0, 1)],
+    assert len(NAMES) < 2 * TURNS
+    said_at_random(monkeypatch, turn, [NAMES[(turn + n * TURNS) % len(NAMES)] for n in (0, 1)],
                    DEFINE if turn % 2 else frozenset())  # fmt: skip
 
 
 @pytest.mark.rotating
+@pytest.mark.parametrize("name", FORMS)
 def test_expanded_forms_by_maps_at_random_are_equal_or_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only definitions come before, since all other tactics are random."""
     door = replace_all(monkeypatch, saying_steps(Random(1)), DEFINE)
-    for name in FORMS:
-        saturated(name, PROOF_RULES, PROOF_PHASES)
+    saturated(name, PROOF_RULES, PROOF_PHASES)
     assert door.taken["Expand"] > 20 and door.refused["Expand"] > 20, (door.taken, door.refused)
     assert door.refused["Stated"] > 5
 
 
+@pytest.mark.rotating
 def test_an_expanded_form_needs_members_and_a_law_of_proofs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -208,6 +208,7 @@ N = 16
 ROW, COLUMN = ops.unsqueeze(ops.arange(N), 1), ops.arange(N)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("shape", [(N, 1), (1, N)])
 @pytest.mark.parametrize(
     "chosen",

@@ -266,6 +266,7 @@ def test_an_e_graph_that_was_used_before_goes_the_same_way() -> None:
         assert replace(again, seconds=0.0) == replace(fresh[name], seconds=0.0)
 
 
+@pytest.mark.rotating
 def test_an_engine_that_failed_is_not_used_again(tmp_path: Path) -> None:
     rewind._threads.kept.owners.clear()
     text = ';; x\' = x\n(rewrite (Permute x o) x :ruleset simplify :name "shape-wrong")'
@@ -409,6 +410,7 @@ def with_rules(tmp_path: Path, text: str) -> RuleSet:
     return load_rules([*DEFAULT_FILES, path])
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("text", "program"),
     [

@@ -231,6 +231,7 @@ FILE = """\
 """
 
 
+@pytest.mark.rotating
 def test_a_users_rule_is_asked_about_each_scope_and_explained(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text(FILE, encoding="utf-8")

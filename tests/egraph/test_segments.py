@@ -363,6 +363,7 @@ def test_segments_follow_each_other(name: str) -> None:
     assert segments[-1].outputs == program.outputs
 
 
+@pytest.mark.rotating
 def test_masks_and_results_live_beside_a_cut() -> None:
     """The first segment that needs the mask computes it, a layer's key is an output of the layer's
     segment, and equal layers are saturated once."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 
+import pytest
+
 from eqsynth.egraph.reading import Reader
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES, Limits, saturate
 from eqsynth.egraph.session import Session
@@ -150,6 +152,7 @@ def test_requests_are_counted_with_those_in_vain() -> None:
     assert all(answered[law] for law in ("traversal-merge", "factor", "match-matmul"))
 
 
+@pytest.mark.rotating
 def test_references_of_members_know_which_classes_have_become_constant() -> None:
     """The rows of ``a[i, i, k] + w[k] + b[i else 1.5]`` from the second on lie outside of a and b,
     so they are constant: the class of these rows is found to be so after a concatenation reads it.

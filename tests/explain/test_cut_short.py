@@ -41,6 +41,7 @@ def explained(
     return explain_plan(program, tuple(segments), logs, graph, plan, cut_short)
 
 
+@pytest.mark.rotating
 def test_a_part_that_a_dead_worker_left_is_told_and_the_rest_explained() -> None:
     program, (first, last) = two_segments()
     limits = Limits(20_000, 60.0)

@@ -129,6 +129,7 @@ def explanations() -> dict[str, Explanation]:
     return {name: explained(*PROGRAMS[name]) for name in PROGRAMS}
 
 
+@pytest.mark.rotating
 @TOGETHER
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_one_reads(name: str, explanations: dict[str, Explanation], golden: Any) -> None:

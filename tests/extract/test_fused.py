@@ -129,6 +129,7 @@ def test_what_was_chosen_comes_back(costs: CostModel) -> None:
     assert chosen.recall(path, graph, costs, (), 1.0) is None
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("engine", [False, True], ids=["own kernels", "on an engine"])
 def test_the_plan_of_several_layers_comes_back(engine: bool, costs: CostModel) -> None:
     """The segments share literals, but each segment has its own class for a literal."""

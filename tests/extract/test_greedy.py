@@ -17,7 +17,7 @@ from eqsynth.extract.select import Selection
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor
 from eqsynth.testing.choices import Choices, RandomChoices, chance, several
 from tests.extract.egraphs import Given, check_plan, egraph, kernel, leaf, ref, selection
-from tests.turns import PARTS, by_turns
+from tests.turns import TURNS, by_turns
 
 COPIES_S = (1.0, 3000.0, 40000.0)
 LAYOUTS: tuple[Layout, ...] = ((0, 1), (1, 0))
@@ -143,7 +143,7 @@ def test_choices_by_parts_are_those_of_the_whole(
     digit, and then either may be taken."""
     monkeypatch.setattr(states, "VIEW_S", 1.0)
     cut = equal = 0
-    for seed in range(turn, 800, PARTS):
+    for seed in range(turn, 800, TURNS):
         choices = RandomChoices(seed)
         drawn, copy_s = random_chain(choices), choices.pick(COPIES_S)
         by_parts, whole = Selection(*drawn), wholly(monkeypatch, drawn)

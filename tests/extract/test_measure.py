@@ -33,6 +33,7 @@ def test_measured_target_is_sound(target: Target) -> None:
     assert min(rate for _, rate in target.flops_per_s) > 0
 
 
+@pytest.mark.rotating
 def test_measured_once(target: Target, path: Path) -> None:
     # Two measurements never agree to the last digit, so equal peaks were read from the file.
     assert measure.measure_cpu_target(path) == target

@@ -79,6 +79,7 @@ def random_plan(seed: int) -> Plan:
     return Plan(tuple(steps), {"x": x}, outputs, float(len(steps)))
 
 
+@pytest.mark.rotating
 def test_random_plans_stay_valid_and_need_no_more() -> None:
     less = 0
     for seed in range(400):

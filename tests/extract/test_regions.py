@@ -69,6 +69,7 @@ def test_an_engine_begins_after_what_it_refuses(refused: bool, costs: CostModel)
     )
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("refused", ["Exp", "Relu"])
 def test_what_is_refused_at_an_end_is_left_out(refused: str, costs: CostModel) -> None:
     class Narrow(RegionBackend):
@@ -215,6 +216,7 @@ def test_what_an_engine_refuses_as_a_whole_it_may_take_in_parts(costs: CostModel
     assert plan.steps[-1].kernel.term.label == "Relu"
 
 
+@pytest.mark.rotating
 def test_an_engine_takes_the_half_where_it_is_faster(costs: CostModel) -> None:
     """Only the region of the first two operators is fast; the other steps keep their kernels."""
     captured, graph, found = searched(ops.relu(ops.tanh(X @ W) @ V), costs)

@@ -126,6 +126,7 @@ def test_what_no_search_has_found_is_refused(like: object) -> None:
         found(folded(4), like)
 
 
+@pytest.mark.rotating
 def test_a_loaded_program_has_no_plan_to_follow(tmp_path: Path) -> None:
     eqsynth.save(found(folded(20)), tmp_path / "p.eqsynth")
     with pytest.raises(EqsynthError, match="like is no program"):

@@ -82,6 +82,7 @@ def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
     assert asked == [*takes, *["Region of 16 operators"] * compiled]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("needs_s", "compiled"), [(50.0, True), (70.0, False)])
 def test_a_sample_gets_as_much_time_as_compiling_the_original_took(
     costs: CostModel, needs_s: float, compiled: bool

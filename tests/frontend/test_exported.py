@@ -36,6 +36,7 @@ FORMS: dict[str, Callable[[torch.export.ExportedProgram, Path], tuple[Any, ...]]
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("form", FORMS)
 def test_it_is_optimized(
     form: str, exported: torch.export.ExportedProgram, tmp_path: Path

@@ -129,6 +129,7 @@ def test_torchs_views_are_captured_as_views(run: Callable[..., Any]) -> None:
 NEAREST = [(n, m) for n in range(1, 20) for m in (*range(1, 41), 64, 100, 224)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest_neighbours_are_those_of_torch(mode: str) -> None:
     """Every size and some factors: the integers that we divide are what torch's floats give."""

@@ -152,6 +152,7 @@ def drawn(rng: np.random.Generator) -> tuple[Scope, dict[str, np.ndarray]]:
     return Scope(tuple(extents[:rank]), tuple(extents[rank:]), body), values
 
 
+@pytest.mark.rotating
 def test_a_formula_means_what_its_scope_does() -> None:
     """Axes of extent 1, which formulas leave out, aside."""
     rng, written, cuts = np.random.default_rng(0), 0, 0

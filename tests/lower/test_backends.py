@@ -126,6 +126,7 @@ def test_a_worker_that_has_loaded_is_kept_and_one_that_still_loads_is_ended() ->
     assert not psutil.pid_exists(pids[-1])
 
 
+@pytest.mark.rotating
 def test_kernels_are_timed(measurer: Measurer) -> None:
     small, large = kernel(relu(10)), kernel(relu(4_000_000))
     times = measurer([large, small])

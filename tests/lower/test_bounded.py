@@ -59,6 +59,7 @@ def _ended(folder: Path) -> bool:
     return (folder / "begun").exists() and not any(str(folder / "done") in line for line in lines)
 
 
+@pytest.mark.rotating
 def test_a_graph_whose_compiler_is_late_stays_as_it_is(slow_compiler: Path) -> None:
     graph = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.GELU(), torch.nn.Tanh()))
     x, seconds = torch.randn(5, 11), 1.0

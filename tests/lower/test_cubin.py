@@ -49,6 +49,7 @@ KERNELS = {
 """Kernels, and the shared memory that each has."""
 
 
+@pytest.mark.rotating
 @compiles
 @pytest.mark.parametrize("arch", ARCHES)
 def test_symbols_and_resources(arch: str) -> None:

@@ -87,6 +87,7 @@ def test_many_points_are_right_or_refused(data: st.DataObject) -> None:
     _check_points(data, 12)
 
 
+@pytest.mark.rotating
 def test_numbers_of_every_dtype() -> None:
     kernels = {}
     for scope in NUMBERS:

@@ -93,6 +93,7 @@ def test_an_argument_is_read_again_where_it_stood_before(engine: Engine, rows: i
     torch.testing.assert_close(runner(kept), torch.relu(kept))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rows", [4, 4096])
 def test_what_was_computed_before_is_not_written_over(engine: Engine, rows: int) -> None:
     """Results that are held, let go, and given back as arguments, over some calls."""
@@ -131,6 +132,7 @@ def test_a_place_for_results_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
         torch.testing.assert_close(result, -(x + n))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_a_scope_reads_what_is_repeated(engine: Engine, dtype: str) -> None:
     """Numbers of a line, repeated along other axes, as positions and masks are. Inductor computes
@@ -148,6 +150,7 @@ def test_a_scope_reads_what_is_repeated(engine: Engine, dtype: str) -> None:
     assert torch.equal(_runner(engine, region, {})(given), expected)
 
 
+@pytest.mark.rotating
 def test_results_share_no_memory(engine: Engine) -> None:
     """An output that is a view of an argument, and one that is a view of another output."""
     h = Op("Relu", (_in(0, 4, 8),))
@@ -291,6 +294,7 @@ def test_much_that_is_refused_and_a_result_are_not_computed_before() -> None:
     assert taken_apart(both, _is_asked) == Apart(both, None, {})
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("value", [1, -1, 1 << 32, -(1 << 63)])
 def test_a_mask_of_integers_is_what_torch_makes_of_it(engine: Engine, value: int) -> None:
     """OpenVINO takes 2 ** 32 for 0."""
@@ -301,6 +305,7 @@ def test_a_mask_of_integers_is_what_torch_makes_of_it(engine: Engine, value: int
     torch.testing.assert_close(runner(x, mask), torch.relu((x * (mask != 0)) @ w))
 
 
+@pytest.mark.rotating
 def test_what_is_computed_before_from_constants_alone_is_a_constant(engine: Engine) -> None:
     """Types of tokens that a table has for all positions: ``types[ids_of_types[:n]]``."""
     types, kinds, x = _in(0, 3, 8), _in(1, 9, dtype="int64"), _in(2, 4, 8)
@@ -317,6 +322,7 @@ def test_what_is_computed_before_from_constants_alone_is_a_constant(engine: Engi
     torch.testing.assert_close(_runner(engine, region, constants)(given), wanted)
 
 
+@pytest.mark.rotating
 def test_equality_with_a_finite_number_is_what_torch_makes_of_it(engine: Engine) -> None:
     """Also of NaN and infinities; OpenVINO takes equality with other values otherwise, so that it
     isn't asked: NaN for equal to NaN, the maximum of a row of -inf for a finite number."""
@@ -336,6 +342,7 @@ def test_equality_with_a_finite_number_is_what_torch_makes_of_it(engine: Engine)
         assert not OpenVino().takes(Region((term,), args))
 
 
+@pytest.mark.rotating
 def test_a_mask_is_moved_as_bools(engine: Engine) -> None:
     """As padding comes to the keys: ``seen[:, None, None, places]``."""
     seen, x = _in(0, 2, 5, dtype="bool"), _in(1, 2, 3, 4)

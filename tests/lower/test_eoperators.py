@@ -48,16 +48,8 @@ def test_offset_reduce(features: int) -> None:
     assert (Lanes(16) in tried) == (features >= 16)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32", "uint8",
-        *(
-            pytest.param(d, marks=pytest.mark.rotating)
-            for d in ("bfloat16", "float64", "int32", "bool")
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.rotating
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bfloat16", "float64", "int32", "bool"])
 def test_reducers_along_and_across_memory(dtype: str) -> None:
     rows, columns = 5, 150
     x = tensor(0, (rows, columns), dtype)
@@ -110,6 +102,7 @@ def test_numbers_as_fills_and_negative_indices() -> None:
             check(Scope((16,), (), Read(x, (index,), fill)))
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("fill", [0.0, -2.5, np.nan])
 def test_a_guard_around_rows_hides_what_is_beside(fill: float) -> None:
     """Where a row is read outside of its tensor, the kernel loads the nearest row and drops it."""
@@ -137,19 +130,13 @@ def test_a_guard_around_rows_of_any_dtype(dtype: str) -> None:
     assert check(Scope((13, 40), (), read)) == [Rows()]
 
 
-# Three widths of elements on three kinds of sides each day; all other pairs in turn.
-TRANSPOSED = {("float32", (17, 35)), ("bfloat16", (40, 56)), ("bool", (16, 32))}
-
-
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("dtype", "sides"),
-    [
-        pytest.param(*pair, marks=[] if pair in TRANSPOSED else pytest.mark.rotating)
-        for pair in itertools.product(
-            ("float32", "bfloat16", "bool", "float64", "float16", "int8"),
-            ((16, 32), (40, 56), (17, 35)),
-        )
-    ],
+    itertools.product(
+        ("float32", "bfloat16", "bool", "float64", "float16", "int8"),
+        ((16, 32), (40, 56), (17, 35)),
+    ),
 )
 def test_tiles_are_transposed_in_registers(dtype: str, sides: tuple[int, int]) -> None:
     """Whole tiles; the rest is computed point by point."""

@@ -78,6 +78,7 @@ def test_a_program_that_is_loaded(
     )  # fmt: skip
 
 
+@pytest.mark.rotating
 def test_an_expression() -> None:
     a, w = eqsynth.input("a", (6, 5)), eqsynth.weight("w", (5, 4))
     windows = eqsynth.scope(lambda i, j: eqsynth.sum(lambda k: a[i + k - 1, j], k=3), i=6, j=5)

@@ -80,6 +80,7 @@ def test_other_large_weights_take_what_was_compiled(compiled: list[Region]) -> N
     assert len(compiled) == before
 
 
+@pytest.mark.rotating
 def test_other_small_constants_are_compiled_anew(compiled: list[Region]) -> None:
     """Numbers of small constants may stand in the code."""
     before = len(compiled)

@@ -67,6 +67,7 @@ def worker() -> Iterator[Worker]:
         yield found
 
 
+@pytest.mark.rotating
 def test_what_is_measured_is_kept(profile: Profile, worker: Worker) -> None:
     kernel = transposed()
     first = ScheduleTimes(kernel, worker, profile, THREADS, far=False)

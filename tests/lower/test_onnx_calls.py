@@ -175,6 +175,7 @@ def test_a_call_is_what_torch_computes(
 _NEAR = {torch.float16: 2e-3, F32: 1e-4, F64: 1e-10}
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_runtime_would_compute_otherwise_is_refused(case: str) -> None:
     captured, region = _captured(case)
@@ -221,6 +222,7 @@ def _kernel(engine: Engine, captured: Captured, region: Region, constants: Any) 
     return kernel
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_takes_a_whole_program_with_a_call_of_torch_in_it(name: str) -> None:
     engine, model = ENGINES[name], Positions()

@@ -36,7 +36,7 @@ from eqsynth.testing.differential.table import ROWS
 from eqsynth.testing.edges import edge_values
 
 COLUMNS = tuple(f"{name}{kind}" for name in ("onnx", *RUNTIMES) for kind in ("", "-scopes"))
-PARTS = 160
+PARTS = 320
 
 
 def _in(name: str, *shape: int, dtype: str = "float32") -> Input:

@@ -132,6 +132,7 @@ class Linear(torch.nn.Module):
         return torch.relu(x @ self.weight) * scale
 
 
+@pytest.mark.rotating
 def test_an_original_is_written_operator_by_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +179,7 @@ class _Calls(torch.nn.Module):
         return found
 
 
+@pytest.mark.rotating
 def test_calls_that_only_a_file_holds(tmp_path: Path) -> None:
     """NaN, infinities and ties in sorts, halves in roundings, signs in remainders, positions that
     count from the end or come twice."""

@@ -378,6 +378,7 @@ def named_results(self: Any, x: Tensor) -> Any:
     return {"most": (2 * x).max(1), "rest": [x.sort(), (x + 1, torch.topk(x, 2))]}
 
 
+@pytest.mark.rotating
 def test_named_results_of_torch_are_saved(tmp_path: Path) -> None:
     original = module(named_results)
     made = eqsynth.optimize(original, (X,), **QUICK)

@@ -95,6 +95,7 @@ def worker() -> Iterator[Worker]:
         yield found
 
 
+@pytest.mark.rotating
 def test_a_search_begins_with_what_it_is_given(
     profile: Profile, worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ CHANGES: dict[str, Callable[[Model], Any]] = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_call_after_a_shared_weight_has_changed_raises(change: str, made: Made) -> None:
     program, module = copy.deepcopy(made[False][0]), model()

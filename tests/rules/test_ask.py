@@ -62,6 +62,7 @@ def test_its_numerics_are_both_rules(tmp_path: Path) -> None:
     assert [rule.numerics.kind for rule in own] == ["cancels", "cancels"]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("text", "column", "said"),
     [

@@ -45,6 +45,7 @@ def test_a_search_loads_the_engine_alone() -> None:
     assert after(SEARCH) == []
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("code", [SEARCH + BOTH, "import egglog\n" + SEARCH + BOTH])
 def test_a_program_may_use_egglog_too(code: str) -> None:
     """Before or after it used eqsynth, with one engine for both."""

@@ -78,7 +78,7 @@ def test_every_law_has_its_rules_and_every_rule_its_law() -> None:
     assert stated and not stated.keys() & LAWS.keys()
 
 
-@pytest.mark.rotating(parts=32)
+@pytest.mark.rotating(parts=64)
 @pytest.mark.parametrize("rule", [r for r in ALL.rules if unites(r)], ids=lambda r: r.name)
 def test_a_rule_is_sound(rule: Rule) -> None:
     """As ``eqsynth rules check rules`` finds it, on fewer samples. Each day runs a thirty-second of
@@ -97,6 +97,7 @@ def test_a_rule_has_a_program_in_which_it_fires() -> None:
     assert FIRES.keys() <= PROGRAMS.keys()
 
 
+@pytest.mark.rotating
 def test_the_type_of_what_a_rule_makes_is_checked_at_once() -> None:
     """shape.egg says the shape of a new term, and the error names the rule that made it."""
     wrong = """\

@@ -146,6 +146,7 @@ def test_a_worker_that_dies_costs_its_segment_only() -> None:
     assert report.rules_fired
 
 
+@pytest.mark.rotating
 def test_a_wrong_result_names_the_rule() -> None:
     with pytest.raises(EquivalenceError) as caught:
         optimized(Path(__file__).parent / "hostile" / "other-operand.egg", HANG_S)

@@ -119,6 +119,7 @@ def test_the_small_expressions_hold_every_operation() -> None:
     assert kinds == {It, FloorDiv, Mod, Min, Max} and len(SMALL) > 1400
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("batches", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_sample_of_larger_expressions_keeps_its_value(batches: int) -> None:
     rng = np.random.default_rng(batches)

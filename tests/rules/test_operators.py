@@ -162,6 +162,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("rule", REFUSED)
 def test_a_definition_that_cannot_be_computed_is_refused(rule: str) -> None:
     with pytest.raises(RuleError) as refused:
@@ -282,6 +283,7 @@ class Net(torch.nn.Module):
         return torch.relu((x + y) @ self.w.T)
 
 
+@pytest.mark.rotating
 def test_it_takes_part_in_programs_and_proofs(tmp_path: Path) -> None:
     path = tmp_path / "own.egg"
     path.write_text(OPERATORS + PROGRAM_RULES)

@@ -66,6 +66,7 @@ def test_a_file_is_loaded_as_if_it_were_the_first() -> None:
     assert load_rules() == load_rules(DEFAULT_FILES) != expected
 
 
+@pytest.mark.rotating
 def test_rules_are_cached_by_the_text_of_their_files(tmp_path: Path) -> None:
     path = tmp_path / "own.egg"
     path.write_text(GOOD, encoding="utf-8")

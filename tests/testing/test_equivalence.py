@@ -72,6 +72,7 @@ def test_a_strategy_draws_and_shrinks() -> None:
     assert "-1." in str(caught.value), "the array shrank to one element below zero"
 
 
+@pytest.mark.rotating
 def test_callables_run() -> None:
     model = torch.nn.Linear(3, 2).eval()
     x = torch.randn(4, 3)

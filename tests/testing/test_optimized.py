@@ -156,6 +156,7 @@ def test_a_planted_fault_is_found(
     assert caught.value.where.startswith(where)
 
 
+@pytest.mark.rotating
 def test_results_are_held_against_torch() -> None:
     program = check(CASE)
     module, (x,) = CASE.module(), CASE.arguments()

@@ -373,6 +373,7 @@ def test_what_seldom_matches_is_never_called_exact() -> None:
     assert Checked(rule, EXACT, EXACT - 1, 0.0).method == "tested"
 
 
+@pytest.mark.rotating
 def test_the_numbers_of_a_comprehension_may_be_negative(tmp_path: Path) -> None:
     """A number that is a divisor may be drawn as 0: the definition has no value then."""
     path = tmp_path / "own.egg"

@@ -126,6 +126,7 @@ def element_tensor(rules: RuleSet, name: str, args: list[Any]) -> Symbolic:
     return applied(rules.definitions[name], args, of, ints, required)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("name", "shapes", "attrs"), CASES)
 def test_an_operator_is_what_the_interpreter_says(
     rules: RuleSet, name: str, shapes: list[tuple[int, ...]], attrs: tuple[Any, ...]

@@ -60,6 +60,7 @@ def test_what_holds_behind_a_permutation_is_proved(read, rule: str, named: int) 
     assert frames is not None and len(frames.named) - len(frames.followed) == named
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "rule",
     [

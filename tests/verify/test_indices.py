@@ -44,6 +44,7 @@ def test_what_only_steers_is_not_verified() -> None:
     assert "add-weight" not in names and "factor-apply" not in names
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "rule",
     [

@@ -15,6 +15,7 @@ z3 = pytest.importorskip("z3")
 from eqsynth.verify.integers import Integers  # noqa: E402
 
 
+@pytest.mark.rotating
 def test_an_interrupt_comes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """While Z3 computes Z3 isn't the one to take it: the question would have no answer, and the
     program would go on."""

@@ -45,6 +45,7 @@ def test_no_mutant_is_taken_for_true(head: str) -> None:
     assert {j.rule for j in found if j.rule in ACCEPTED} <= needed
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

@@ -12,7 +12,7 @@ from benchmarks.tensorright import FOLDER, stated
 from eqsynth.errors import EqsynthError
 from eqsynth.rules import DEFAULT_FILES, load_rules, rules_dir
 from eqsynth.verify import Verdict, verify_rule, verify_rules
-from tests.turns import MOST, PARTS, by_many_turns, by_turns
+from tests.turns import MOST, PARTS, TURNS, by_many_turns, by_turns
 
 pytest.importorskip("z3")
 
@@ -43,14 +43,14 @@ def verified(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 @by_turns
 def test_rules_of_operators_and_views_are_proved(turn: int) -> None:
-    """All rewrites of tensors that define nothing, an eighth a day."""
+    """All rewrites of tensors that define nothing, a part of them in each turn."""
     names = [
         rule.name for rule in OURS.rules
         if rule.kind == "rewrite" and rule.status != "definition"
         and Path(rule.file).name not in ("index.egg", "scalar.egg")
     ]  # fmt: skip
     assert len(names) >= 23
-    found = list(verify_rules(OURS, names[turn::PARTS]))
+    found = list(verify_rules(OURS, names[turn::TURNS]))
     assert found and {v.rule.name: v.why for v in found if v.outcome != "proved"} == {}
 
 
@@ -67,7 +67,7 @@ def theorems(*, dear: bool, every: int = 1, first: int = 0) -> list[Verdict]:
 
 @by_turns
 def test_properties_of_operators_are_theorems(turn: int) -> None:
-    found = theorems(dear=False, every=PARTS, first=turn)
+    found = theorems(dear=False, every=TURNS, first=turn)
     assert found and {v.rule.name: v.why for v in found if v.outcome != "proved"} == {}
 
 
@@ -76,10 +76,10 @@ def test_theorems_that_are_dear_to_prove() -> None:
     assert [v.outcome for v in theorems(dear=True)] == ["proved"] * len(DEAR)
 
 
-@pytest.mark.rotating(parts=16)
+@pytest.mark.rotating(parts=32)
 @pytest.mark.parametrize("path", UNSOUND, ids=lambda path: path.stem)
 def test_no_unsound_rule_is_proved(path: Path) -> None:
-    """Of the files of `rules/unsound/`, a sixteenth each day."""
+    """Of the files of `rules/unsound/`, a thirty-second each day."""
     try:
         found = of_file(path, samples=False)
     except EqsynthError:
@@ -251,6 +251,7 @@ def test_what_is_wrong_somewhere_is_not_proved(verified, rule: str, numerics: st
         assert "(Maximum x y)" in rule  # y is bound by nothing
 
 
+@pytest.mark.rotating
 def test_a_wrong_rule_is_refuted_by_a_sample(verified) -> None:  # type: ignore[no-untyped-def]
     verdict = verified("(rewrite (Shift (Shift x a s) a t) (Shift x a (- s t))", "bitwise")
     assert verdict.outcome == "refuted" and "left is" in verdict.why
@@ -291,6 +292,7 @@ def test_a_fact_about_the_rank_is_told(verified) -> None:  # type: ignore[no-unt
     assert verified(rule, "bitwise", samples=False).outcome == "not proved"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("rule", "said"),
     [

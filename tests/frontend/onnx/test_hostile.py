@@ -42,6 +42,7 @@ def stored_outside(folder: Path, location: str, **told: int) -> Path:
     return path
 
 
+@pytest.mark.rotating
 def test_data_beside_the_model_are_read(tmp_path: Path) -> None:
     path = stored_outside(tmp_path / "a", "deep/w.bin", offset=8, length=48)
     (tmp_path / "a" / "deep").mkdir()
@@ -185,6 +186,7 @@ def test_reading_leaves_the_callers_model_as_it_was() -> None:
 # ---- damage at random ------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("seeds", [
     range(150), pytest.param(range(150, 6000), marks=pytest.mark.slow),
 ])  # fmt: skip

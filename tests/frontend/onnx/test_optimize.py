@@ -80,6 +80,7 @@ def test_weights_are_folded_in_anew() -> None:
     torch.testing.assert_close(program(x), x @ w)
 
 
+@pytest.mark.rotating
 def test_results_in_their_order_and_sequences() -> None:
     nodes = [
         node("Split", "x", "a b", axis=0),
