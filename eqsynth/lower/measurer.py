@@ -209,9 +209,7 @@ class Measurer:
 
 
 def _disturbed(timing: T) -> T:
-    if timing is None or timing is OVERDUE:
-        return timing
-    return replace(timing, disturbed=True)
+    return timing if timing is None else replace(timing, disturbed=True)
 
 
 class _Loading:

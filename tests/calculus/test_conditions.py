@@ -139,6 +139,8 @@ def test_one_axis_that_is_left_is_enough() -> None:
     [
         (X, 0.0, True),
         (X, 1.5, False),
+        (Read(X.tensor, X.index, 1.5), 1.5, True),
+        (Prod((Num(2), X)), 0.0, True),
         (Read(leaf("x", 5), (it(0, 4),)), 0.0, False),
         (Prod((Read(leaf("y", 9), (it(0, 4),)), X)), 0.0, True),
         (Prod((Read(X.tensor, X.index, 1.5), X)), 1.5, False),
@@ -154,7 +156,9 @@ def test_a_scope_vanishes_with_one_factor(body: Scalar, fill: float, holds: bool
 def test_two_iterators_in_one_index_may_come_back() -> None:
     scope = Scope((4, 3), (), Prod((X, Read(leaf("y", 9), (it(0, 4) - it(1, 3),)))))
     assert independent(scope, [0]) and independent(scope, [1]) and not independent(scope, [0, 1])
-    assert independent(Scope((4, 3), (), Prod((X, Read(leaf("y", 3), (it(1, 3),))))), [0, 1])
+    assert independent(
+        Scope((4, 3), (), Prod((Num(2), X, Read(leaf("y", 3), (it(1, 3),))))), [0, 1]
+    )
 
 
 def test_a_body_is_its_outside_beyond_its_support() -> None:

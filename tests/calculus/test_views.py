@@ -19,7 +19,7 @@ from eqsynth.ir.operators import OPERATORS, Attr
 from eqsynth.ir.tensor import Input, Op, Tensor
 from tests.terms import INF, it, leaf, op
 
-SHAPES = ((), (1,), (0,), (4,), (2, 3), (1, 3), (0, 2), (2, 0), (2, 2, 3))
+SHAPES = ((), (1,), (0,), (4,), (2, 3), (1, 3), (3, 1), (0, 2), (2, 0), (2, 2, 3))
 OTHERS = ((6,), (3, 2), (1, 1), (4, 3), (2, 6), (12,), (3, 1, 4), (1, 0))
 KINDS = ("float32", "uint8", "int64", "bool")
 

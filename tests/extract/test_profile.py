@@ -101,14 +101,18 @@ def test_disturbed_times_are_left_out_on_a_quiet_machine(
     profile, other = Profile("t", path=path), numbered(1, KEY.implementation)
     rows = [profile.row_of(key) for key in (KEY, other)]
     profile.record(KEY, TIMING, 5e-6)
-    Profile("u", path=path).record(KEY, replace(TIMING, disturbed=True), 5e-6)
-    profile.retry_disturbed(answer(True))
-    assert not asked  # only another target has disturbed times
+    for elsewhere in (Profile("u", path=path), Profile("t", "torch=0.0", path)):
+        elsewhere.record(KEY, replace(TIMING, disturbed=True), 5e-6)
+    after = "eqsynth.extract.profile.RETRY_AFTER"
+    with monkeypatch.context() as context:
+        context.setattr(after, timedelta(0))
+        profile.retry_disturbed(answer(True))
+    assert not asked  # only another target and other libraries have disturbed times
     profile.record(other, replace(TIMING, disturbed=True), 5e-6)
     profile.retry_disturbed(answer(True))
     assert not asked and len(profile.lookup_many([KEY, other])) == 2  # it is of this moment
 
-    monkeypatch.setattr("eqsynth.extract.profile.RETRY_AFTER", timedelta(0))
+    monkeypatch.setattr(after, timedelta(0))
     profile.retry_disturbed(answer(False))
     assert asked == [False] and len(profile.lookup_many([KEY, other])) == 2
     profile.retry_disturbed(answer(True))
@@ -168,16 +172,17 @@ def test_import_leaves_out_what_is_no_time(path: Path, tmp_path: Path) -> None:
     import sqlite3
 
     there = Profile("t", path=tmp_path / "there.sqlite")
-    there.record_many({numbered(n): (TIMING, 1e-6) for n in range(3)})
+    there.record_many({numbered(n): (TIMING, 1e-6) for n in range(4)})
     there.close()
     with sqlite3.connect(tmp_path / "there.sqlite") as db:
         change = "UPDATE times SET {} WHERE kernel LIKE '%\"shapes\":[[{}]]%'"
         db.execute(change.format("median_s = -1.0", 1))
         db.execute(change.format("roofline_s = 'fast'", 2))
+        db.execute(change.format("disturbed = 2", 3))
     db.close()
     here = Profile("t", path=path)
     here.import_from(tmp_path / "there.sqlite")
-    assert here.lookup_many(numbered(n) for n in range(3)).keys() == {numbered(0)}
+    assert here.lookup_many(numbered(n) for n in range(4)).keys() == {numbered(0)}
 
 
 @pytest.mark.parametrize("content", [None, b"not a database, but long enough to be one " * 40, b""])

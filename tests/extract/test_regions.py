@@ -12,7 +12,7 @@ from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
 from eqsynth.extract.candidates import copy_kernel
-from eqsynth.extract.cost import CostModel
+from eqsynth.extract.cost import CostModel, measurement_key
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import PlanStep
 from eqsynth.extract.regions import first_asked, on_engines, with_engines
@@ -152,16 +152,21 @@ def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
 
     def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing]:
         asked.extend(kernels)
-        return {kernels[0]: seconds(0.1 if len(asked) == 1 else 0.2)}
+        return {kernels[0]: disturbed(0.1 if len(asked) == 1 else 0.2)}
 
     def in_turns(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing]:
-        return {k: seconds(1.5 if k == asked[1] else 2.0) for k in kernels if raced}
+        return {k: disturbed(1.5 if k == asked[1] else 2.0) for k in kernels if raced}
+
+    def disturbed(time_s: float) -> Timing:
+        return replace(seconds(time_s), disturbed=True)
 
     # What the search chose, and the original: two programs for one engine.
     better = with_engines(
         graph, found, engines(["inductor"]), costs, measure, 600.0, in_turns=in_turns
     )
     assert len(asked) >= 2 and better.plan.steps[0].kernel == asked[chosen]
+    stored = costs.profile.lookup_many(measurement_key(kernel, costs.far) for kernel in asked[:2])
+    assert [found.timing.disturbed for found in stored.values()] == [True] * 2
 
 
 @pytest.mark.rotating

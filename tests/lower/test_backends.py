@@ -140,16 +140,27 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
 def test_times_know_that_they_were_disturbed(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small, large, wrong = kernel(relu(10)), kernel(relu(20)), kernel(relu(30), "nowhere")
+    small, large = kernel(relu(10)), kernel(relu(20))
+    huge = kernel(Op("Pad", (Input("0", TensorType((1,), "float32")),), ((0,), (1 << 50,), 0.0)))
     measurer.alone, measurer.disturbed = {small, large}, 0
+    asked: set[tuple[float, float, int]] = set()
+    disturbed = False
+
+    def answer(after: Usage, before: Usage, threads: int) -> bool:
+        asked.add((before.own_s, after.own_s, threads))
+        return disturbed
+
+    monkeypatch.setattr(Usage, "now", lambda pids: Usage(0.0, 0.0, sum(pids)))
+    monkeypatch.setattr(Usage, "disturbed", answer)
     for disturbed in (False, True):
-        monkeypatch.setattr(Usage, "disturbed", lambda *_, answer=disturbed: answer)
-        times = measurer([small, large, wrong])
-        assert times[wrong] is None
+        times = measurer([small, large, huge])
+        assert times[huge] is None
         turns = measurer.in_turns([small, large], time.monotonic() + 60.0)
         for timing in (times[small], times[large], *turns.values()):
             assert timing is not None and timing.disturbed is disturbed
     assert len(turns) == 2 and measurer.disturbed == 4
+    assert measurer._worker is not None
+    assert asked == {(measurer._worker.pid, measurer._worker.pid, 2)}  # its seconds are own
     measurer.alone = set()
 
 
