@@ -83,9 +83,10 @@ from eqsynth.ir.scalar import (
     Sum,
     children,
     dtype_of,
+    in_dtype,
     product,
     reads,
-    rebuild,
+    rebuild_in_dtype,
     rewrite_leaves,
     substitute,
     total,
@@ -243,7 +244,7 @@ class _Pieces:
             if isinstance(part, Call) and part.fn == "where":
                 true = holds(rewritten(part.args[0]), box)
                 if true is not None:
-                    return rewritten(part.args[1 if true else 2])
+                    return in_dtype(rewritten(part.args[1 if true else 2]), dtype_of(part))
             if isinstance(part, Cast) and part.dtype == self._scope.dtype:
                 true = holds(rewritten(part.arg), box)
                 if true is not None:
@@ -259,7 +260,7 @@ class _Pieces:
                 ]
                 if dtype_of(total(inside)) == dtype_of(part):
                     return total(inside)
-            return rebuild(part, args)
+            return rebuild_in_dtype(part, args)
 
         def leaf(part: Scalar) -> Scalar:
             if not isinstance(part, Read):

@@ -80,6 +80,7 @@ from eqsynth.ir.scalar import (
     Value,
     children,
     dtype_of,
+    in_dtype,
     rebuild,
 )
 from eqsynth.ir.types import is_float
@@ -164,8 +165,9 @@ class _Expansion:
             return {ONE: value} if value else {}
         if dtype_of(scalar) == "bool" and self._dtype not in (None, "bool"):
             return self._truths.of(scalar)
-        if dtype_of(scalar) not in (None, self._dtype):
-            return of_atom(scalar)
+        if not (dtype_of(scalar) in (None, self._dtype) or self._real and is_condition(scalar)):
+            # A product of a number and integers alone would be one of integers, which wraps.
+            return of_atom(in_dtype(scalar, self._dtype if self._real else None))
         if not self._real and (index := as_index(scalar)) is not None:
             return of_atom(Value(index))
         match scalar:

@@ -293,6 +293,22 @@ def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
     return scalar
 
 
+def rebuild_in_dtype(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
+    """Return the same operation on other children, some of which have become numbers, in the dtype
+    of before: ``u + x`` of a uint8 u and a float32 x becomes ``float32(u) + 300`` for x = 300,
+    since ``u + 300`` is a number modulo 256."""
+    to, found = joined_dtype(operands(scalar)), rebuild(scalar, parts)
+    if to is not None and joined_dtype(operands(found)) not in (None, to):
+        first = len(parts) - len(operands(scalar))
+        found = rebuild(scalar, [*parts[:first], *(in_dtype(p, to) for p in parts[first:])])
+    return in_dtype(found, dtype_of(scalar))
+
+
+def in_dtype(scalar: Scalar, dtype: str | None) -> Scalar:
+    """Return the scalar, as a cast if it is neither of this dtype nor of numbers alone."""
+    return scalar if dtype is None or dtype_of(scalar) in (None, dtype) else Cast(dtype, scalar)
+
+
 def rewrite_leaves(
     scalar: Scalar,
     leaf: Callable[[Scalar], Scalar],
@@ -486,7 +502,7 @@ def _inferred(scalar: Scalar) -> str | None:
             return joined
     joined, parts = joined_dtype(children(scalar)), children(scalar)
     # As in torch, arithmetic of bools and a number is done in int64.
-    return "int64" if joined == "bool" and any(isinstance(p, Num) for p in parts) else joined
+    return "int64" if joined == "bool" and any(dtype_of(p) is None for p in parts) else joined
 
 
 def joined_dtype(parts: Sequence[Scalar]) -> str | None:
@@ -497,5 +513,15 @@ def joined_dtype(parts: Sequence[Scalar]) -> str | None:
     joined = known[0]
     for dtype in known[1:]:
         joined = promote(joined, dtype)
-    fractional = any(isinstance(p, Num) and p.value % 1 != 0 for p in parts)
+    fractional = any(dtype_of(part) is None and not _is_whole(part) for part in parts)
     return "float32" if fractional and not is_float(joined) else joined
+
+
+def _is_whole(number: Scalar) -> bool:
+    """Whether an expression of numbers alone has a whole number for its value, as far as this is
+    plain: ``sqrt(0.5) * i`` and ``sqrt(4) * i`` are floats, as in torch, and ``max(2, 3) * i`` an
+    integer."""
+    if isinstance(number, Num):
+        return number.value % 1 == 0
+    of_floats = isinstance(number, Call) and FUNCTIONS[number.fn].result == "float"
+    return not of_floats and all(map(_is_whole, children(number)))

@@ -62,6 +62,9 @@ def groups(*parts: tuple[int, ...]) -> Commute:
     [
         ("extremum", over(Sum((X, Y)), "sum"), groups((0,), (1,))),
         ("extremum", Scope((2,), (3, 0), Sum((X, C)), "max"), groups((0,))),
+        # A number by itself is a float32, and the sum would be one.
+        ("dtype", over(Sum((Read(leaf("x", 2, 3, dtype="float16"), X.index), Num(2)))),
+         groups((0,), (1,))),
         ("operands", over(Sum((X, Y))), groups((0,), (2,))),
         ("operands", over(Sum((X, Y))), groups((0,), (0, 1))),
         ("operands", over(Sum((X, Y))), groups((0,))),
@@ -101,6 +104,7 @@ def test_a_condition_that_fails_is_named(condition: str, scope: Scope, given: Co
         (over(Call("max", (X, Z))), groups((0,), (1,))),
         (over(Call("min", (X, Y))), groups((0,), (1,))),
         (over(Call("max", (C, X))), groups((1,))),
+        (over(Call("max", (LOW, FAR))), groups((0,), (1,))),
         (over(Sum((LOW, Y))), groups((0,), (1,))),
         (over(Sum((LOG, Call("exp", (Y,))))), groups((0,), (1,))),
         # Neither a choice of finite values nor a comparison is infinite.

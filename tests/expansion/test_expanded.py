@@ -591,3 +591,46 @@ def test_what_is_no_map_of_the_tensor_is_refused(found: object, condition: str) 
     with pytest.raises(LawError) as error:
         expanded(scope, taken)
     assert error.value.condition == condition
+
+
+# ---- dtypes --------------------------------------------------------------------------------------
+
+SPOT = it(0, 4)
+BYTES, FLAGS = (Read(leaf(n, 4, dtype=d), (SPOT,)) for n, d in (("u", "uint8"), ("b", "bool")))
+PLAIN = Read(leaf("y", 4), (SPOT,))
+DATA = {
+    "u": np.array([250, 3, 200, 255]), "b": np.array([True, False, True, True]),
+    "x": np.array([1.5, 2.5]), "y": np.array([0.5, 1.0, 2.0, 3.0]),
+}  # fmt: skip
+
+
+def late(fill: float) -> Read:
+    """``x[i - 2 else fill]``, which is the number ``fill`` in the first of two pieces."""
+    return Read(leaf("x", 2), (SPOT - 2,), fill)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Prod((late(2.0), BYTES)),
+        Prod((Num(2), total([late(0.0), BYTES]))),
+        Sum((late(200.0), BYTES)),
+        Sum((PLAIN, Prod((Call("sqrt", (late(4.0),)), BYTES)))),
+        Prod((Call("sqrt", (late(0.5),)), Value(SPOT + 1))),
+        Prod((Call("sqrt", (late(0.5),)), FLAGS)),
+        Call("max", (Call("exp", (late(0.5),)), Value(SPOT))),
+        Prod((late(1e30), FLAGS)),
+        Call("where", (FLAGS, late(300.0), BYTES)),
+        # The second piece chooses between integers only.
+        Sum((Call("where", (Call("gt", (Value(SPOT), Num(1))), BYTES, PLAIN)), Num(100))),
+        # What is left of a product of floats is twice an integer.
+        Prod((Num(2), Sum((PLAIN, Prod((Num(-1), PLAIN)), BYTES)))),
+    ],
+    ids=str,
+)
+def test_a_number_in_the_place_of_a_float_leaves_no_integers_to_wrap(body: Scalar) -> None:
+    """``x * u`` is a float where x is the number 2, and ``2 * u`` a number modulo 256."""
+    scope = Scope((4,), (), body)
+    found = expanded(scope, Expand(lambda _tensor: None)) or scope
+    assert found.type == scope.type and found != scope
+    np.testing.assert_allclose(evaluate(found, DATA), evaluate(scope, DATA), rtol=1e-6)

@@ -277,3 +277,26 @@ def test_a_function_of_numbers_is_computed_in_floats() -> None:
     """2 to the power of -1 is 0.5 as a float, and 0 as an integer."""
     assert run(Scope((), (), Call("pow", (Num(2), Num(-1))))).tolist() == 0.5
     assert run(Scope((), (), Call("floordiv", (Num(1), Num(0))))).tolist() == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [
+        (Call("sqrt", (Num(0.5),)), "float32"),
+        (Call("sqrt", (Num(4),)), "float32"),
+        (Call("max", (Num(0.5), Num(0.25))), "float32"),
+        (Sum((Num(0.5), Num(0.25))), "float32"),
+        (Call("max", (Num(2), Num(3))), "uint8"),
+    ],
+)
+def test_a_number_that_is_computed_makes_floats_as_it_would_by_itself(
+    number: Scalar, dtype: str
+) -> None:
+    """``sqrt(0.5) * u`` is no product of 0 and a uint8."""
+    found = Scope((2,), (), Prod((number, U8)))
+    assert found.dtype == dtype
+    factor = run(Scope((), (), number))
+    expected = (factor * VALUES["u"]) % 256 if dtype == "uint8" else factor * VALUES["u"]
+    np.testing.assert_allclose(run(found, **VALUES), expected, rtol=1e-12)
+    counted = Scope((2,), (), Prod((number, FLAG)))
+    assert counted.dtype == {"uint8": "int64"}.get(dtype, dtype)
