@@ -199,6 +199,14 @@ def test_a_number_takes_the_dtype_of_its_neighbours(body: Scalar, same: bool) ->
     assert_one_value(scope, answer)
 
 
+def test_a_tensor_of_one_number_has_its_fill_outside() -> None:
+    ones = op("Full", attrs=((4,), 1.0, "float32"))
+    inside, before = (Scope((4,), (), Read(ones, (PLACE - n,))) for n in (0, 1))
+    assert with_numbers(inside).body == Num(1.0) and with_numbers(before) == before
+    past = Scope((4,), (), Sum((X, Read(X.tensor, (PLACE + 4,), 2.0))))
+    assert with_numbers(past) == Scope((4,), (), Sum((Num(2.0), X)))
+
+
 def test_a_tensor_that_is_made_of_itself_has_no_end() -> None:
     around = op("Pad", A, attrs=((0, 0), (0, 0), 0.0))
     refused("large", match, opened(PRODUCT), Match(A, ((A, around),)))

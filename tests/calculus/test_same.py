@@ -280,6 +280,9 @@ INNER = Scope((6, 2), (3,), renumber(SCOPE.body, {0: 0, 1: 1, 2: 2}))
 NEAR = Read(leaf("y", 4), (it(0, 4),))
 LOG = Call("log", (NEAR,))
 FAR = Read(leaf("z", 4), (it(0, 4) - 1,), -INF)
+BESIDE = Read(leaf("v", 4), (it(0, 4),))
+APART = Read(leaf("m", 2, 2, 2), (it(0, 4), it(0, 4) - 2, it(1, 2)), -INF)
+NOWHERE = Scope((4,), (2,), APART, "max")
 SUM = Read(Scope((4,), (), Sum((NEAR, FAR))), (it(0, 4),))
 EXP = Scope((4,), (), Call("exp", (NEAR,)))
 
@@ -330,6 +333,12 @@ def at(inner: Scope, *index: Index, outer: tuple[It, ...] = (), fill: float = 0.
          Same(Scope((4,), (), NEAR))),
         ("finite", Scope((4,), (), total([LOG, product([Num(-1), LOG]), NEAR])),
          Same(Scope((4,), (), NEAR))),
+        # 0 * -inf is NaN, and so is -inf + inf, where (2 - 1) * -inf is -inf.
+        ("finite", Scope((4,), (), Sum((Prod((Num(0), FAR)), NEAR))), Same(Scope((4,), (), NEAR))),
+        ("products", Scope((4,), (), Prod((Sum((NEAR, BESIDE)), FAR))),
+         Same(Scope((4,), (), Sum((Prod((NEAR, FAR)), Prod((BESIDE, FAR))))))),
+        # A maximum that reads nothing is -inf, not 0.
+        ("products", NOWHERE, Same(Scope((4,), (), Prod((Num(0), NEAR))))),
         ("products", Scope((4,), (), Call("exp", (SUM,))),
          Same(Scope((4,), (), total([Call("exp", (FAR,)), Call("exp", (NEAR,))])))),
         ("products", Scope((4,), (), Prod((SUM, SUM))),
