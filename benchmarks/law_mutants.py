@@ -1,6 +1,6 @@
 """Mutants of the laws of the calculus: does a test fail on each of them?
 
-    python -m benchmarks.law_mutants [NAME ...] [--only TEXT] [--json FILE]
+    python -m benchmarks.law_mutants [NAME ...] [--only TEXT] [--part N] [--json FILE]
 
     _require(read in leaves(scope.body), ...)  ->  _require(True, ...)        inline.py: found
 
@@ -148,8 +148,9 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return compile(self.tree, str(self.path), "exec")
 
 
-def survives(mutant: Mutant, tree: ast.Module) -> bool:
-    """Whether the tests of the mutant's module pass with it, within the limit."""
+def survives(mutant: Mutant, tree: ast.Module, part: str) -> bool:
+    """Whether the tests of the mutant's module pass with it, within the limit; of tests that rotate
+    those of one part, or ``all``."""
     own = TESTS / f"test_{mutant.module}.py"
     child = os.fork()
     if child:
@@ -166,7 +167,7 @@ def survives(mutant: Mutant, tree: ast.Module) -> bool:
 
         # With assertions of its own pytest would import plugins, and eqsynth is one, by itself.
         plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow",
-                 "--assert=plain"]  # fmt: skip
+                 "--assert=plain", "--part", part]  # fmt: skip
         status = int(pytest.main([*plain, str(own if own.exists() else TESTS)]))
     finally:
         os._exit(status)
@@ -189,6 +190,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="modules of the calculus; default: all")
     parser.add_argument("--only", default="", help="change only what contains this text")
+    parser.add_argument("--part", default="all", help="part of the rotating tests (8 s a mutant in "
+                        "all, 1 s in one part)")  # fmt: skip
     parser.add_argument("--json", type=Path, help="where the mutants that survive are written")
     options = parser.parse_args()
     from rich.progress import track
@@ -206,7 +209,7 @@ def main() -> int:
         ]
         all_of_them += len(made)
         for mutant, tree in track(made, description=name, disable=not sys.stderr.isatty()):
-            if survives(mutant, tree):
+            if survives(mutant, tree, options.part):
                 found.append(mutant)
                 print(f"{name}.py:{mutant.line}: {mutant.before}  ->  {mutant.after}", flush=True)
     print(f"{all_of_them} mutants, {len(found)} on which no test fails")

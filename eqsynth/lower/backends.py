@@ -392,18 +392,33 @@ def _time_together(
 def built(
     backend: Backend, kernels: Sequence[Kernel], known: Known, place: Place | None = None
 ) -> list[tuple[Runner | None, list[torch.Tensor]]]:
-    """For each kernel its runner (None if it doesn't build), and arguments to call the runner
-    with."""
+    """For each kernel its runner (None if it doesn't build, or if its arguments don't fit into
+    memory), and arguments to call the runner with."""
     place = place or Place()
-    arguments = [place.to(_arguments(kernel, known.get(kernel, {}))) for kernel in kernels]
+    arguments = [_placed(kernel, known.get(kernel, {}), place) for kernel in kernels]
     packed = [
         (kernel, {i: values[i] for i, constant in enumerate(kernel.constants) if constant})
         for kernel, values in zip(kernels, arguments, strict=True)
+        if values is not None
     ]
+    runners = iter(backend.build(packed))
     return [
-        (runner, [v for v, constant in zip(values, kernel.constants, strict=True) if not constant])
-        for kernel, values, runner in zip(kernels, arguments, backend.build(packed), strict=True)
-    ]
+        (None, [])
+        if values is None
+        else (next(runners),
+              [v for v, constant in zip(values, kernel.constants, strict=True) if not constant])
+        for kernel, values in zip(kernels, arguments, strict=True)
+    ]  # fmt: skip
+
+
+def _placed(
+    kernel: Kernel, known: Mapping[int, torch.Tensor], place: Place
+) -> list[torch.Tensor] | None:
+    try:
+        return place.to(_arguments(kernel, known))
+    except (MemoryError, RuntimeError):
+        place.after_failure()
+        return None
 
 
 def steady(call: Call, until: float, between: Call | None, clock: Clock = wall_s) -> Timing:

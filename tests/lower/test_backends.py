@@ -137,6 +137,15 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert measurer([]) == {}
 
 
+def test_a_kernel_whose_arguments_do_not_fit_into_memory_leaves_the_others_their_times(
+    measurer: Measurer,
+) -> None:
+    small, huge = kernel(relu(10)), kernel(relu(1 << 50))
+    times = measurer([huge, small])
+    assert times[huge] is None
+    assert isinstance(times[small], Timing)
+
+
 def test_times_know_that_they_were_disturbed(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
