@@ -626,7 +626,6 @@ def late(fill: float) -> Read:
         # What is left of a product of floats is twice an integer.
         Prod((Num(2), Sum((PLAIN, Prod((Num(-1), PLAIN)), BYTES)))),
     ],
-    ids=str,
 )
 def test_a_number_in_the_place_of_a_float_leaves_no_integers_to_wrap(body: Scalar) -> None:
     """``x * u`` is a float where x is the number 2, and ``2 * u`` a number modulo 256."""
