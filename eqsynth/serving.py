@@ -7,6 +7,7 @@ keeping and ending workers.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import pickle
@@ -114,10 +115,11 @@ def _end_with(parent: int) -> None:
 
 def _out_of_memory(error: Exception) -> bool:
     """Whether an error means that memory has run out. A library that can't be loaded for lack of
-    memory raises ImportError."""
+    memory raises ImportError, and a folder that can't be read OSError."""
     if isinstance(error, ImportError):
         return not isinstance(error, ModuleNotFoundError)
-    return isinstance(error, MemoryError)
+    lacking = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return lacking or isinstance(error, MemoryError)
 
 
 def _portable(error: Exception) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import importlib
 import os
 import shutil
@@ -218,6 +219,19 @@ def test_a_library_that_does_not_fit_into_the_limit_is_the_limits_error() -> Non
         assert (caught.value.reason, caught.value.got) == ("memory", "")
     with Worker(memory_limit=512 << 20) as worker, pytest.raises(ModuleNotFoundError):
         worker.run(importlib.import_module, "no_module_of_this_name")
+
+
+def out_of_memory() -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "a folder")
+
+
+def test_a_folder_that_cannot_be_read_for_lack_of_memory_is_the_limits_error() -> None:
+    with Worker(memory_limit=512 << 20) as worker:
+        with pytest.raises(WorkerError) as caught:
+            worker.run(out_of_memory)
+        assert caught.value.reason == "memory"
+        with pytest.raises(FileNotFoundError):
+            worker.run(os.listdir, "/no/such/folder")
 
 
 def test_what_a_task_prints_does_not_get_between_the_answers(

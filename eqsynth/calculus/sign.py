@@ -76,7 +76,11 @@ def never_negative(body: Scalar, known: Mapping[Tensor, Scope | float]) -> bool:
     A tensor isn't negative if the scope that it equals isn't. That scope may not be judged by the
     tensor itself: a tensor that equals its own copy may well be negative.
 
-    >>> x = Value(Index.iterator(0, 3) - 1)
+    >>> from eqsynth.ir.index import Index
+    >>> from eqsynth.ir.scalar import Prod
+    >>> from eqsynth.ir.tensor import Input
+    >>> from eqsynth.ir.types import TensorType
+    >>> x = Read(Input("x", TensorType((3,), "float32")), (Index.iterator(0, 3),))
     >>> never_negative(Prod((x, x)), {}), never_negative(x, {})
     (True, False)
     """

@@ -37,7 +37,7 @@ FIRES: dict[str, str] = {
     "flattened-patches": "variable-substitution reduction-unfold",
     "softmax": "softmax-definition",
     "pooling": "avg-pool2d-definition",
-    "max-pooling": "max-pool2d-definition rfactor clamp",
+    "max-pooling": "max-pool2d-definition rfactor",
     "padded-maximum": "pad-definition",
     "pooled-twice": "reduction-merge iterator-merge",
     "mlp": "gelu-definition reshape-same",
