@@ -116,6 +116,14 @@ def test_a_band_is_summed_over_its_places() -> None:
     assert_one_value(PLAIN, answer)
 
 
+def test_what_else_is_summed_stays_so() -> None:
+    weights = Read(Op("Softmax", (MASKED,), (1,)), (ROW, KEY))
+    scope = Scope((6,), (6, 2), Prod((weights, Read(leaf("w", 6, 2), (KEY, it(2, 2))))))
+    answer = restrict(scope, given(scope))
+    assert sorted(answer.reduction) == [2, 3]
+    assert_one_value(scope, answer)
+
+
 FINITE = weighted(scores(Call("where", (SEEN, X, Num(-1e30)))))
 FAR = weighted(scores(Sum((Read(leaf("x", 6, 6), (ROW, KEY), INF),
                            Call("where", (SEEN, Num(0), Num(-INF)))))))  # fmt: skip
@@ -352,3 +360,9 @@ def test_what_a_body_is_where_a_mask_hides(body: Scalar, known: float | None, fi
     assert known_where(body, SEEN, 0.0) == known
     assert stays_finite(body, SEEN, 0.0) == finite
     assert known is None or math.isinf(known)
+
+
+def test_a_body_of_known_parts_is_computed() -> None:
+    seen = Cast("float32", SEEN)
+    assert known_where(Sum((seen, Num(3))), SEEN, 1.0) == 4
+    assert known_where(Prod((seen, Num(3))), SEEN, 1.0) == 3
