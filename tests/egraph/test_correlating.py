@@ -53,6 +53,13 @@ def along_one(taps: int, channels: int = 64, size: int = 24) -> Expr:
     return ops.conv2d(x, w, padding=(0, taps // 2))
 
 
+def transposed(taps: int, stride: int, size: int = 8) -> Expr:
+    """A transposed convolution: each phase of its outputs is a window that runs backward."""
+    x = eqsynth.input("x", (1, 24, size, size))
+    w = eqsynth.weight("w", (24, 24, taps, taps))
+    return ops.conv_transpose2d(x, w, stride=stride, padding=stride // 2)
+
+
 def square(taps: int, size: int = 8) -> Expr:
     x = eqsynth.input("x", (1, 24, size, size))
     return ops.conv2d(x, eqsynth.weight("w", (24, 24, taps, taps)), padding=taps // 2)
@@ -78,6 +85,10 @@ def square(taps: int, size: int = 8) -> Expr:
         (conv(14, padding=1), {4}, {4}),  # along one axis
         (conv(1, size=3, padding=1), set(), set()),
         (both(), set(), set()),
+        (transposed(3, 1), {2, 4}, {4, 6}),
+        (transposed(4, 2), {3}, {5}),
+        (transposed(6, 2), {2, 4}, {4, 6}),
+        (transposed(2, 2), set(), set()),
     ],
     ids=[
         "padded",
@@ -96,6 +107,10 @@ def square(taps: int, size: int = 8) -> Expr:
         "not many channels",
         "one channel",
         "filters that are computed",
+        "backward",
+        "2 phases of 2 taps",
+        "2 phases of 3 taps",
+        "2 phases of 1 tap",
     ],
 )
 def test_where_fewer_products_are_less_work(

@@ -4,11 +4,13 @@
       =  L_y sum_p A[y % m, p] * {L_{t,p} v * u}[y // m, p]
          v = {L_{t,p} sum_u B[p, u] * d[m*t + u]},  u = {L_p sum_k G[p, k] * w[k]}
 
-along any number of axes at once, and with dilation s: ``y = s*(m*t + j) + phase``. Other reduction
+along any number of axes at once, and with dilation s: ``y = s*(m*t + j) + phase``. A window that
+runs backward, ``d[y - k]`` with r taps, as in a transposed convolution, is one that runs forward
+over the filter in reverse order: G[p, r - 1 - k] takes the place of G[p, k]. Other reduction
 iterators (channels) are summed in the middle, as a batched matrix product. The last tiles may reach
 beyond the last y and read the fill beyond the data; the elements computed so are never read. The
-proof: written out, the matrices of an axis sum to [u = y % m + k] (``calculus/pick.py``), which
-leaves the original scope.
+proof: written out, the matrices of an axis sum to [u = y % m + k] (``calculus/pick.py``), or
+backward to [u = y % m + r - 1 - k], which leaves the original scope.
 
 It is proposed for flat products of a computed tensor and a constant filter, because a constant
 filter is transformed only once. Not here: the algorithms (``toom_cook.py``).
@@ -148,11 +150,14 @@ class _Axis:
     """A window with its new iterators, in slots after the scope's own.
 
     Attributes:
+        algorithm: the window's, for a filter in reverse order if the window runs backward.
         at: the number of the index in the read of the data.
-        rest: the index without its terms of position and tap.
+        dilation: the distance of neighbouring taps.
+        rest: the index of the tap with the lowest index, without the term of the position.
     """
 
     window: Window
+    algorithm: Algorithm
     at: int
     dilation: int
     rest: Index
@@ -169,7 +174,7 @@ class _Axis:
     @property
     def position(self) -> Index:
         """The index at which an input of a tile reads the data."""
-        outputs = self.window.algorithm.outputs
+        outputs = self.algorithm.outputs
         place = bare(self.tile) * outputs + bare(self.input)
         return place * self.dilation + bare(self.phase) + self.rest
 
@@ -206,23 +211,36 @@ def _proved(scope: Scope, tiled: Scope) -> Path | None:
 
 
 def _picks(opened: Scope) -> Iterable[Pick]:
-    """The steps that remove A[y % m, p], G[p, k] and B[p, u]: they pick u = y % m + k."""
-    while found := _first_pick(opened):
-        yield found
-        picked = apply(opened, found)
+    """The steps that remove A[y % m, p], G[p, k] and B[p, u]: they pick u = y % m + k, or for a
+    window that runs backward u = y % m + r - 1 - k."""
+    while ways := _first_picks(opened):
+        forward, backward = ways
+        given = forward if _applies(opened, forward) else backward
+        yield given
+        picked = apply(opened, given)
         assert isinstance(picked, Scope)
         opened = picked
 
 
-def _first_pick(opened: Scope) -> Pick | None:
+def _applies(opened: Scope, given: Pick) -> bool:
+    with suppress(LawError):
+        apply(opened, given)
+        return True
+    return False
+
+
+def _first_picks(opened: Scope) -> tuple[Pick, Pick] | None:
     tables = [f for f in factors_of(opened.body) if isinstance(f, Read) and is_literal(f.tensor)]
     for number in reduction_iterators(opened):
         rows = [table.index[0] for table in tables if table.index[1] == bare(number)]
         ends = [table.index[1] for table in tables if table.index[0] == bare(number)]
         if len(rows) == 1 and len(ends) == 2:
             tap, place = sorted(ends, key=lambda end: end.range())
-            picked = place.bare()
-            return picked and Pick(number, picked, rows[0] + tap)
+            picked, last = place.bare(), tap.range()[1]
+            if picked is not None:
+                forward, backward = rows[0] + tap, rows[0] - tap + last
+                return Pick(number, picked, forward), Pick(number, picked, backward)
+            return None
     return None
 
 
@@ -235,17 +253,19 @@ def _axes(scope: Scope, data: Read, windows: Sequence[Window]) -> list[_Axis] | 
         if len(at) != 1:
             return None
         index = data.index[at[0]]
-        dilation = index.coefficient(tap.slot)
-        slides = index.coefficient(out.slot) == 1 and dilation > 0
-        rest = index - bare(out) - bare(tap) * dilation
+        step = index.coefficient(tap.slot)
+        slides = index.coefficient(out.slot) == 1 and step != 0
+        rest = index - bare(out) - bare(tap) * step
         slides = slides and not {out, tap} & set(rest.iterators())
         if not slides or any(at[0] == axis.at for axis in axes):
-            return None  # it isn't position + dilation * tap
-        algorithm = window.algorithm
+            return None  # it isn't position + step * tap
+        algorithm, dilation = window.algorithm, abs(step)
+        if step < 0:
+            algorithm, rest = algorithm.backward(), rest + step * (tap.extent - 1)
         tiles = -(-out.extent // (dilation * algorithm.outputs))
         extents = dilation, tiles, algorithm.products, algorithm.inputs
         phase, tile, number, place = (It(slot + n, extent) for n, extent in enumerate(extents))
-        axes.append(_Axis(window, at[0], dilation, rest, phase, tile, number, place))
+        axes.append(_Axis(window, algorithm, at[0], dilation, rest, phase, tile, number, place))
         slot += len(extents)
     return axes
 
@@ -272,9 +292,9 @@ def _by_tiles(scope: Scope, data: Read, axes: Sequence[_Axis]) -> Scope:
     # The last tiles may read outside even if the scope doesn't; then any finite fill is right.
     moved = Read(data.tensor, tuple(index), 0.0 if data.in_range() else data.fill)
     dtype = scope.dtype
-    entries = [_entry(a.window.algorithm.data, bare(a.product), a.input, dtype) for a in axes]
+    entries = [_entry(a.algorithm.data, bare(a.product), a.input, dtype) for a in axes]
     transformed = _transform([moved, *entries], in_order(iterators(data)), [a.input for a in axes])
-    entries = [_entry(a.window.algorithm.filter, bare(a.product), a.window.tap, dtype)
+    entries = [_entry(a.algorithm.filter, bare(a.product), a.window.tap, dtype)
                for a in axes]  # fmt: skip
     used = {it for factor in weights for it in iterators(factor)} - taps
     kept = [*numbers, *(it for it in [*inside, *outside] if it in used)]
@@ -288,11 +308,11 @@ def _by_tiles(scope: Scope, data: Read, axes: Sequence[_Axis]) -> Scope:
     back: dict[It, Index] = {}
     entries = []
     for axis in axes:
-        out, outputs = bare(axis.window.out), axis.window.algorithm.outputs
+        out, outputs = bare(axis.window.out), axis.algorithm.outputs
         back[axis.phase] = out % axis.dilation
         back[axis.tile] = out // (axis.dilation * outputs)
         row = out // axis.dilation % outputs
-        entries.append(_entry(axis.window.algorithm.output, row, axis.product, dtype))
+        entries.append(_entry(axis.algorithm.output, row, axis.product, dtype))
     read = Read(products, tuple(back.get(it, bare(it)) for it in axes_of_products))
     return scope_over(traversal_iterators(scope), numbers, product([read, *entries]))
 

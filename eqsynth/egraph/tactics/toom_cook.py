@@ -13,7 +13,7 @@ Improving the Accuracy of Winograd Convolution for Deep Neural Networks", §6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from math import gcd, sqrt
@@ -54,6 +54,11 @@ class Algorithm:
     @property
     def inputs(self) -> int:
         return self.outputs + self.taps - 1
+
+    def backward(self) -> Algorithm:
+        """The algorithm of the same outputs for a filter in reverse order:
+        ``out[j] = sum_k d[j + taps - 1 - k] * w[k]``."""
+        return replace(self, filter=tuple(row[::-1] for row in self.filter))
 
 
 def toom_cook(outputs: int, taps: int, points: Sequence[Fraction]) -> Algorithm:
