@@ -117,6 +117,8 @@ class Block(Schedule):
     Attributes:
         rows_together, columns_together: number of blocks, along rows and along columns, that one
             task computes together.
+        packed: the position of the constant argument that is stored in panels, in the order in
+            which blocks read it (``lower/panels.py``); -1 if none is.
     """
 
     rows: int
@@ -126,6 +128,7 @@ class Block(Schedule):
     unrolled: int = 1
     tasks: int = TASKS
     order: tuple[int, ...] = ()
+    packed: int = -1
 
 
 @dataclass(frozen=True)

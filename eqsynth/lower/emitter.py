@@ -21,13 +21,13 @@ from typing import Any, Self
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from eqsynth.extract.kernel import Layout, strides
-from eqsynth.extract.schedule import TASKS, Schedule
+from eqsynth.extract.kernel import Layout, contiguous, strides
+from eqsynth.extract.schedule import TASKS, Block, Schedule
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, Value, leaves
-from eqsynth.ir.tensor import Tensor
-from eqsynth.ir.types import ITEMSIZE
+from eqsynth.ir.tensor import Input, Tensor
+from eqsynth.ir.types import ITEMSIZE, TensorType
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.loop_nest import Access, Loop, LoopNest
 from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code, rounded_sum
@@ -42,7 +42,7 @@ from eqsynth.lower.scalar_functions import (
     stored,
     to_storage,
 )
-from eqsynth.lower.schedules import LANES, PARALLEL_GRAIN, UNROLL
+from eqsynth.lower.schedules import LANES, PARALLEL_GRAIN, UNROLL, panels_of
 
 Body = Callable[[dict[int, Expr]], list[Any]]
 
@@ -79,9 +79,14 @@ class Emitter:
         self.instead: dict[Read, Callable[[dict[int, Expr]], Expr]] = {}
         self.empty = 0 in nest.scope.reduction
         self.add_rounded = rounded_sum
+        # A constant argument that is passed in panels.
+        self.panels = panels_of(nest, schedule) if isinstance(schedule, Block) else None
         for position, arg in enumerate(self.args):
+            layout = nest.layouts[position]
+            if self.panels is not None and position == self.panels.access.argument:
+                arg, layout = Input("", TensorType((self.panels.size,), arg.dtype)), contiguous(1)
             if arg.type.size:
-                self.flat[position] = self._parameter(f"x{position}", arg, nest.layouts[position])
+                self.flat[position] = self._parameter(f"x{position}", arg, layout)
         self.out = self._parameter("result", nest.scope, nest.result)
 
     def of(self, nest: LoopNest, out: Any) -> Self:

@@ -10,7 +10,6 @@ Not here: which schedules a nest has (``schedules.py``), loops and single points
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,6 +35,7 @@ from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.matrix_code import MatrixCode
+from eqsynth.lower.panels import Piece, pieces
 from eqsynth.lower.scalar_code import ON_STACK, index_code
 from eqsynth.lower.scalar_functions import Expr, loaded, stored
 from eqsynth.lower.schedules import (
@@ -49,6 +49,10 @@ from eqsynth.lower.schedules import (
     written_out,
 )
 from eqsynth.lower.turning import turned
+
+# Slots of values that are no iterators: the block of a task by rows and by columns, and a row and a
+# column in the block.
+_DOWN, _ALONG, _ROW, _COLUMN = -11, -12, -13, -14
 
 
 def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
@@ -276,11 +280,11 @@ class _Schedules(Emitter):
         row, column = loops
         outer = [loop for loop in self.nest.traversal if loop not in loops]
         statements: list[Any] = []
-        for rows in _pieces(row.extent, schedule.rows, 1):
+        for rows in pieces(row.extent, schedule.rows, 1):
             # The last columns are computed in whole vectors, so some are computed for a second
             # time. They are a statement of their own after the others, so that no two threads write
             # one element.
-            for columns in _pieces(column.extent, schedule.columns, LANES // 2):
+            for columns in pieces(column.extent, schedule.columns, LANES // 2):
                 high = min(schedule.rows_together, rows.count)
                 wide = min(schedule.columns_together, columns.count)
                 counts = ceil_div(rows.count, high), ceil_div(columns.count, wide)
@@ -295,14 +299,14 @@ class _Schedules(Emitter):
     def _blocks_of_a_task(
         self,
         loops: tuple[Loop, Loop],
-        pieces: tuple[_Piece, _Piece],
+        parts: tuple[Piece, Piece],
         together: tuple[int, int],
         at: dict[int, Expr],
     ) -> list[Any]:
         """The blocks of one task, in some rows and columns; ``at`` tells which, if there is more
         than one task."""
         row, column = loops
-        rows, columns = pieces
+        rows, columns = parts
         first = [at.get(slot, self._int(0)) for slot in (-1, -2)]
 
         def block(down: Expr, along: Expr) -> list[Any]:
@@ -310,8 +314,13 @@ class _Schedules(Emitter):
             wide = along * self._int(columns.size) + self._int(columns.start)
 
             def point(i: Expr, lane: Expr) -> dict[int, Expr]:
-                return {**at, row.slot: high + i, column.slot: wide + lane}
+                own = {_DOWN: down, _ALONG: along, _ROW: i, _COLUMN: lane}
+                return {**at, **own, row.slot: high + i, column.slot: wide + lane}
 
+            if self.panels is not None:
+                for read, access in self.nest.accesses.items():
+                    if access is self.panels.access:
+                        self.instead[read] = partial(self._from_panels, read, parts)
             return self._registers(
                 (rows.size, columns.size),
                 lambda i, lane, r: {**point(i, lane), **r},
@@ -329,6 +338,20 @@ class _Schedules(Emitter):
                 lambda j: block(down + i, along + j),
             ),
         )
+
+    def _from_panels(self, read: Read, parts: tuple[Piece, Piece], at: dict[int, Expr]) -> Expr:
+        """The value of the operand in panels."""
+        panels, loops = self.panels, block_loops(self.nest)
+        assert panels is not None and loops is not None
+        by_rows = panels.cut == loops[0]
+        piece, block, step = (parts[0], _DOWN, _ROW) if by_rows else (parts[1], _ALONG, _COLUMN)
+        strides = {**panels.strides(piece), block: piece.size * panels.depth}
+        place = self._int(panels.begin(piece))
+        for slot, stride in strides.items():
+            place = place + at[slot] * self._int(stride)
+        place = place + at[step]
+        line = self.flat[panels.access.argument]
+        return loaded(tirx.BufferLoad(line, [place]), read.tensor.dtype)
 
     def _fold(self, width: int) -> list[Any]:
         """One result at a time: registers hold ``width`` partial results of its reduction, which
@@ -426,21 +449,3 @@ def _element(tile: Any, place: Expr, dtype: str, _iterators: object) -> Expr:
     return loaded(tirx.BufferLoad(tile, [place]), dtype)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A part of a loop: ``count`` blocks of ``size`` steps, from ``start`` on."""
-
-    count: int
-    size: int
-    start: int
-
-
-def _pieces(extent: int, size: int, multiple: int) -> list[_Piece]:
-    """A loop as whole blocks, and one block for the rest. That block's size is rounded up to
-    ``multiple``, so it may begin before the whole blocks end."""
-    whole, rest = divmod(extent, size)
-    found = [_Piece(whole, size, 0)] if whole else []
-    if rest:
-        last = ceil_div(rest, multiple) * multiple
-        found.append(_Piece(1, last, extent - last))
-    return found

@@ -61,7 +61,7 @@ def space_for(kernel: Kernel) -> Space[Schedule]:
     """The space of the schedules that a generated kernel may have on this machine."""
     assert isinstance(kernel.term, Scope | Region)
     nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
-    return space_of(nest, this_machine(), is_memory_bound(kernel.term))
+    return space_of(nest, this_machine(), is_memory_bound(kernel.term), kernel.constants)
 
 
 @dataclass(frozen=True)

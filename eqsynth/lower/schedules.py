@@ -10,7 +10,8 @@ Not here: the spaces that a search goes through (``spaces.py``), the loops of a 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -31,6 +32,7 @@ from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
+from eqsynth.lower.panels import Panels, panels
 
 # Elements of a vector in generated code: one AVX-512 register of float32, or two or four narrower
 # registers.
@@ -143,24 +145,59 @@ def _tile_side(loop: Loop) -> int:
     return half if loop.extent < LANES or loop.extent % LANES == half else LANES
 
 
-def block(nest: LoopNest, machine: Machine) -> Block | None:
+def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> Block | None:
     """The schedule of a contraction that arithmetic bounds; None if the nest has none.
 
-    The operand that the next block of rows reads again isn't packed, so it has to fit into a cache.
+    A constant operand is stored in panels, and each panel is read once: if it moves along the
+    columns, the blocks of all rows follow each other. The operand that other blocks read again
+    isn't packed, so it has to fit into a cache.
+
+    Args:
+        constants: for each argument, whether it is known when the kernel is built.
     """
     loops = block_loops(nest)
     if loops is None:
         return None
     row, column = loops
+    plain = Block(block_height(row, machine), block_width(column, machine))
+    for argument in (n for n, constant in enumerate(constants) if constant):
+        found = in_panels(nest, plain, argument)
+        if found is not None and _read_again(nest, found, loops) <= machine.cached_bytes:
+            return found
+    return plain if _read_again(nest, plain, loops) <= machine.cached_bytes else None
+
+
+def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
+    """The panels of the argument that the schedule says is in panels; None if none is, or if it
+    can't be."""
+    loops = block_loops(nest)
+    return None if loops is None or schedule.packed == -1 else panels(nest, schedule, loops)
+
+
+def in_panels(nest: LoopNest, schedule: Block, argument: int) -> Block | None:
+    """The schedule with this constant argument in panels; None if it can't be."""
+    found = replace(schedule, packed=argument)
+    made, loops = panels_of(nest, found), block_loops(nest)
+    if made is None or loops is None:
+        return None
+    *others, down, along = outer_extents(nest, found)
+    if made.cut == loops[0] or found.order or down == 1 or along == 1:
+        return found
+    count = len(others)
+    return replace(found, order=(*range(count), count + 1, count))
+
+
+def _read_again(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> int:
+    """The bytes of the operands that each block of rows reads again, or each block of columns if
+    the blocks of all rows follow each other."""
+    still, moving = loops if not schedule.order else reversed(loops)
     again = 0
     for access in nest.accesses.values():
-        if access.stride(row.slot) == 0:
-            moving = [lp for lp in (column, *nest.reduction) if access.stride(lp.slot) != 0]
+        if access.stride(still.slot) == 0:
+            loops_read = [lp for lp in (moving, *nest.reduction) if access.stride(lp.slot) != 0]
             size = ITEMSIZE[args_of(nest.scope)[access.argument].dtype]
-            again += size * math.prod(loop.extent for loop in moving)
-    if again > machine.cached_bytes:
-        return None
-    return Block(block_height(row, machine), block_width(column, machine))
+            again += size * math.prod(loop.extent for loop in loops_read)
+    return again
 
 
 def band(nest: LoopNest, machine: Machine) -> tuple[Band, ...]:
@@ -258,7 +295,10 @@ def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
                 return "no two loops use the operands again"
             if rows > loops[0].extent:
                 return "a block has more rows than there are"
-            return _too_wide(columns, loops[1])
+            why = _too_wide(columns, loops[1])
+            if why is None and schedule.packed != -1 and panels_of(nest, schedule) is None:
+                return "the argument can't be stored in panels"
+            return why
         case Matrices(width=width):
             tiles = tiles_of(nest)
             if tiles is None:

@@ -14,7 +14,7 @@ offered without a search (``schedules.py``), searching (``tuning/``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from eqsynth.lower.schedules import (
     PARALLEL_GRAIN,
     Machine,
     band,
+    block,
     block_height,
     block_loops,
     block_width,
@@ -75,7 +76,9 @@ _TASKS: Final = (4, 16, TASKS, 256, 1024)
 _TILE: Final = 48
 
 
-def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[Schedule]:
+def space_of(
+    nest: LoopNest, machine: Machine, by_memory: bool = True, constants: Sequence[bool] = ()
+) -> Space[Schedule]:
     """The space of a nest.
 
     The sides of blocks and tiles are factors of the loops' extents, after these are rounded up to
@@ -83,6 +86,8 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
 
     Args:
         by_memory: whether memory bounds the nest, and not arithmetic.
+        constants: for each argument, whether it is known when the kernel is built. A constant
+            operand of a contraction is stored in panels.
     """
     loops = None if by_memory else block_loops(nest)
     offered: list[Schedule] = []
@@ -92,15 +97,19 @@ def space_of(nest: LoopNest, machine: Machine, by_memory: bool = True) -> Space[
     if loops is not None:
         # ``block`` offers nothing if no cache holds the operand that is read again, but the search
         # needs a schedule to begin with.
-        offered = [Block(block_height(loops[0], machine), block_width(loops[1], machine))]
+        plain = Block(block_height(loops[0], machine), block_width(loops[1], machine))
+        offered = [block(nest, machine, constants) or plain]
     elif not offered:
         offered = list(schedules(nest))
+    packed = next((s.packed for s in offered if isinstance(s, Block)), -1)
     parameters = _parameters(nest, machine, kinds)
     limits = [_registers(nest, schedule, machine) for schedule in offered]
     most = max([machine.registers, *limits])
 
     def make(values: Mapping[str, Any]) -> Schedule | Refused:
         schedule = _schedule(nest, values)
+        if isinstance(schedule, Block):
+            schedule = replace(schedule, packed=packed)
         if isinstance(schedule, Refused) or schedule in offered:
             return schedule
         why = refusal(nest, schedule) or _idle(nest, schedule)

@@ -35,7 +35,7 @@ from eqsynth.extract.kernel import (
     strides,
     writing,
 )
-from eqsynth.extract.schedule import Band, Schedule
+from eqsynth.extract.schedule import Band, Block, Schedule
 from eqsynth.extract.target import CPU
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, factors_of, leaves
@@ -51,7 +51,7 @@ from eqsynth.lower.loop_nest import (
     row_chain,
 )
 from eqsynth.lower.matrices import tiles_of
-from eqsynth.lower.schedules import band, block, refusal, schedules, this_machine
+from eqsynth.lower.schedules import band, block, panels_of, refusal, schedules, this_machine
 from eqsynth.lower.tvm_target import target
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class TvmBackend:
             name = f"{name}.matrices" if taken else name
         for inputs, output in layouts:
             nest = loop_nest(term, inputs, output)
-            offered = offered_schedules(nest, by_memory)
+            offered = offered_schedules(nest, by_memory, constants)
             for schedule in offered:
                 own = f"{self.name}.band" if isinstance(schedule, Band) else name
                 yield Kernel(term, constants, own, inputs, output, schedule)
@@ -161,11 +161,17 @@ def _tuned(kernel: Kernel, nest: LoopNest, offered: Sequence[Schedule]) -> Itera
         yield replace(kernel, schedule=found)
 
 
-def offered_schedules(nest: LoopNest, by_memory: bool) -> tuple[Schedule, ...]:
-    """The schedules of a nest that are worth timing without a search."""
+def offered_schedules(
+    nest: LoopNest, by_memory: bool, constants: Sequence[bool] = ()
+) -> tuple[Schedule, ...]:
+    """The schedules of a nest that are worth timing without a search.
+
+    Args:
+        constants: for each argument, whether it is known when the kernel is built.
+    """
     if by_memory:
         return schedules(nest)
-    found = block(nest, this_machine())
+    found = block(nest, this_machine(), constants)
     return band(nest, this_machine()) if found is None else (found,)
 
 
@@ -179,6 +185,9 @@ def check_schedule(kernel: Kernel) -> None:
         raise ValueError(f"{kernel.implementation} has no schedule")
     nest = loop_nest(kernel.term, kernel.inputs, kernel.output)
     why = refusal(nest, kernel.schedule)
+    packed = getattr(kernel.schedule, "packed", -1)
+    if why is None and packed != -1 and not kernel.constants[packed]:
+        why = "only a constant can be stored in panels"
     if why is not None:
         raise ValueError(f"{kernel.implementation} {kernel.schedule}: {why}")
 
@@ -287,7 +296,8 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
 
     Args:
         function: the compiled function; unused if the result has no elements.
-        packed: constant arguments by position; they are copied into the kernel's layout here.
+        packed: constant arguments by position; they are copied into the kernel's layout here, or
+            into panels.
     """
     import torch
     import tvm_ffi
@@ -300,12 +310,16 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
         return lambda *_: empty(shape, steps, dtype=dtype, device=host)
     slots: list[Any] = []
     kept: list[torch.Tensor] = []
-    position = 0
+    position, schedule = 0, kernel.schedule
+    by_panels = panels_of(nest_of(kernel), schedule) if isinstance(schedule, Block) else None
     for k, arg in enumerate(args_of(kernel.term)):
         used = arg.type.size > 0
         if k in packed:
             if used:
-                kept.append(_laid_out(packed[k], arg, kernel.inputs[k]))
+                laid_out = _laid_out(packed[k], arg, kernel.inputs[k])
+                if by_panels is not None and by_panels.access.argument == k:
+                    laid_out = by_panels.stored(laid_out)
+                kept.append(laid_out)
                 slots.append(tvm_ffi.from_dlpack(kept[-1]))  # keeps the memory alive
         else:
             if used:
