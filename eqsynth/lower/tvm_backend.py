@@ -229,11 +229,19 @@ def is_memory_bound(scope: Scope | Region) -> bool:
 
 def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     """Everything contiguous; contiguous arguments with the result in the order in which the largest
-    argument is read; and, if there are images (rank 4), everything channels last."""
-    ranks = [len(arg.shape) for arg in args_of(scope)]
+    argument is read; and, if there are images (rank 4), everything channels last. The largest
+    argument may also have its last two axes exchanged, as contractions give their results, unless
+    it is an image."""
+    args = args_of(scope)
+    ranks = [len(arg.shape) for arg in args]
     rank = len(scope.traversal)
+    plain = tuple(map(contiguous, ranks))
     for output in dict.fromkeys((contiguous(rank), _order_read(scope))):
-        yield tuple(map(contiguous, ranks)), output
+        yield plain, output
+    if args:
+        largest = max(range(len(args)), key=lambda n: args[n].type.size)
+        for layout in matrix_layouts(ranks[largest])[1:] if 2 < ranks[largest] != 4 else ():
+            yield (*plain[:largest], layout, *plain[largest + 1 :]), contiguous(rank)
     if 4 in (rank, *ranks):
         last = [channels_last(r) if r == 4 else contiguous(r) for r in (*ranks, rank)]
         yield tuple(last[:-1]), last[-1]
