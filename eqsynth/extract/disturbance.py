@@ -21,8 +21,6 @@ from typing import Final
 
 import psutil
 
-from eqsynth.extract.measure import usable_cpus
-
 ALLOWED: Final = 0.25
 """Other processes may use so much of one processor, as a desktop and services do."""
 
@@ -68,6 +66,13 @@ class Usage:
         others_s = (self.busy_s - before.busy_s) - (self.own_s - before.own_s)
         free = max(len(usable_cpus()) - threads, 0)
         return others_s > (free + ALLOWED) * (self.wall_s - before.wall_s) + _TICKS_S
+
+
+def usable_cpus() -> list[int]:
+    """The numbers of the CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def is_quiet(threads: int) -> bool:

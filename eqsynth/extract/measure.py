@@ -4,13 +4,14 @@
 machine's CPU; ``lower/cuda/measure.py`` describes a GPU.
 
 A peak is the best measurement and not the median, since a roofline is a bound. Targets are measured
-once for each machine and each set of library versions, and stored in the profile. torch is only
-imported when something is measured.
+once for each machine and each set of library versions, and stored in the profile. Peaks that were
+measured while other processes were busy are used until the machine is quiet, and then measured
+again: a kernel that no peak promises to be fast is never timed. torch is only imported when
+something is measured.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eqsynth.extract.disturbance import Usage, is_quiet, usable_cpus
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.target import CPU, Device, MemoryLevel, Target, target_key
 from eqsynth.extract.timing import Clock, wall_s
@@ -34,7 +36,8 @@ _SYS_CPU = Path("/sys/devices/system/cpu")
 _ISA_FLAGS = ("amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx_vnni",
               "avx512f", "avx2", "fma", "sve", "asimd")  # fmt: skip
 _DEFAULT_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 8 << 20}
-_DOCUMENT = "target"
+# The document with a target, and that with one that was measured beside busy processes.
+_DOCUMENT, _DISTURBED = "target", "target, disturbed"
 
 
 def measure_cpu_target(profile_path: Path | None = None, again: bool = False) -> Target:
@@ -54,7 +57,8 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
             KERNEL_DISPATCH_S, numerics,
         )  # fmt: skip
 
-    return kept_target(target_key(CPU, device, threads, numerics), measure, profile_path, again)
+    key = target_key(CPU, device, threads, numerics)
+    return kept_target(key, measure, profile_path, again, threads)
 
 
 def cpu_numerics() -> str:
@@ -68,12 +72,17 @@ def cpu_numerics() -> str:
 
 
 def kept_target(
-    key: str, measure: Callable[[], Target], profile_path: Path | None = None, again: bool = False
+    key: str,
+    measure: Callable[[], Target],
+    profile_path: Path | None = None,
+    again: bool = False,
+    threads: int = 1,
 ) -> Target:
     """Return the target of a key from the profile, or measure it and store it there.
 
     Args:
         again: measure even if it is stored.
+        threads: number of threads that the measurement runs.
     """
     import torch
 
@@ -83,8 +92,15 @@ def kept_target(
         if stored is not None:
             with suppress(ValueError):
                 return Target.from_json(stored)
+        busy = None if again else profile.load_document(_DISTURBED)
+        if busy is not None and not is_quiet(threads):
+            with suppress(ValueError):
+                return Target.from_json(busy)
+        before = Usage.now()
         with torch.inference_mode():
             target = measure()
+        if Usage.now().disturbed(before, threads):
+            return Target.from_json(profile.store_document(_DISTURBED, target.to_json(), True))
         # A stored text that could not be read is replaced; otherwise the first writer wins.
         replace = again or stored is not None
         return Target.from_json(profile.store_document(_DOCUMENT, target.to_json(), replace))
@@ -117,13 +133,6 @@ def _cpu_told() -> dict[str, str]:
             name, _, value = line.partition(":")
             found[name.strip()] = value.strip()
     return found
-
-
-def usable_cpus() -> list[int]:
-    """The numbers of the CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def cache_capacities(threads: int) -> dict[int, int]:

@@ -189,8 +189,11 @@ def in_panels(nest: LoopNest, schedule: Block, argument: int) -> Block | None:
 
 def _read_again(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> int:
     """The bytes of the operands that each block of rows reads again, or each block of columns if
-    the blocks of all rows follow each other."""
-    still, moving = loops if not schedule.order else reversed(loops)
+    the blocks of all rows follow each other. Nothing is read again by a single block."""
+    *_, down, along = outer_extents(nest, schedule)
+    still, moving = reversed(loops) if schedule.order else loops
+    if (along if schedule.order else down) == 1:
+        return 0
     again = 0
     for access in nest.accesses.values():
         if access.stride(still.slot) == 0:

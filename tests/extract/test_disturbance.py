@@ -13,8 +13,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from eqsynth.extract.disturbance import Usage, is_quiet
-from eqsynth.extract.measure import usable_cpus
+from eqsynth.extract.disturbance import Usage, is_quiet, usable_cpus
 
 CPUS = len(usable_cpus())
 
