@@ -1,0 +1,185 @@
+"""A constant operand in panels: its elements stand where a block reads them, and kernels that read
+panels compute what their scopes say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product as places
+
+import pytest
+import torch
+from eoperator_cases import check_kernels, tensor
+
+from eqsynth.extract.kernel import Kernel, Layout, contiguous, matrix_layouts, strides
+from eqsynth.extract.schedule import Block
+from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.tensor import Scope
+from eqsynth.lower.loop_nest import LoopNest, loop_nest
+from eqsynth.lower.panels import Panels, pieces
+from eqsynth.lower.schedules import Machine, block, block_loops, in_panels, panels_of, refusal
+from eqsynth.lower.spaces import space_of
+from eqsynth.lower.tvm_backend import TvmBackend, check_schedule
+from eqsynth.tuning.space import Refused
+from tests.terms import it
+
+WIDE, NARROW = Machine(32, 64, 1 << 20), Machine(16, 32, 1 << 18)
+
+
+def contraction(m: int, n: int, k: int, batch: int = 1) -> Scope:
+    """``L_bmn sum_k a[b, m, k] * c[b, k, n]``; without an axis b for one batch."""
+    first = () if batch == 1 else (it(0, batch),)
+    slot = len(first)
+    extents = (*([batch] * slot), m, n)
+    i, j, s = it(slot, m), it(slot + 1, n), it(slot + 2, k)
+    a = Read(tensor(0, (*([batch] * slot), m, k)), (*first, i, s))
+    c = Read(tensor(1, (*([batch] * slot), k, n)), (*first, s, j))
+    return Scope(extents, (k,), Prod((a, c)))
+
+
+def layouts(scope: Scope) -> list[tuple[tuple[Layout, ...], Layout]]:
+    """All mixes of plain matrices and matrices with exchanged axes."""
+    each = matrix_layouts(len(scope.traversal))
+    return [((a, c), result) for a, c, result in places(each, each, each)]
+
+
+def packed(scope: Scope, argument: int, schedules: list[Block]) -> list[Kernel]:
+    """The scope's kernels with this argument in panels, at all layouts."""
+    found = []
+    for inputs, result in layouts(scope):
+        nest = loop_nest(scope, inputs, result)
+        for schedule in schedules:
+            made = None if block_loops(nest) is None else in_panels(nest, schedule, argument)
+            if made is not None and refusal(nest, made) is None:
+                constants = tuple(n == argument for n in range(2))
+                found.append(Kernel(scope, constants, "tvm.block", inputs, result, made))
+    return found
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("argument", [0, 1])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch"),
+    # Whole blocks; a shorter block of rows; columns that overlap; both, in a batch; half a vector.
+    [(16, 64, 80, 1), (21, 32, 130, 1), (17, 40, 13, 1), (9, 50, 15, 3), (40, 13, 14, 2)],
+)
+def test_kernels_with_panels(m: int, n: int, k: int, batch: int, argument: int) -> None:
+    scope = contraction(m, n, k, batch)
+    kernels = packed(scope, argument, [Block(4, 16), Block(6, 8, 2, 2, tasks=4), Block(5, 24)])
+    assert {kernel.inputs[argument] for kernel in kernels} == set(matrix_layouts(len(scope.shape)))
+    check_kernels(kernels, tolerance=4)
+
+
+def element(nest: LoopNest, panels: Panels, line: torch.Tensor, at: dict[int, int]) -> float:
+    """The operand's element at values of the loops, as it lies in its layout."""
+    address = panels.access.address
+    steps = (value * address.coefficient(slot) for slot, value in at.items())
+    return float(line[address.const + sum(steps)])
+
+
+@pytest.mark.parametrize("falling", [False, True])
+@pytest.mark.parametrize("size", [(4, 16), (5, 8), (7, 24)])
+def test_elements_stand_where_blocks_read_them(size: tuple[int, int], falling: bool) -> None:
+    """By rows and by columns; also an operand that is read from its end."""
+    b, i, j, k = it(0, 2), it(1, 9), it(2, 28), it(3, 5)
+    row, depth = (8 + i * -1, 4 + k * -1) if falling else (i, k)
+    a, c = tensor(0, (2, 9, 5)), tensor(1, (2, 5, 28))
+    scope = Scope((2, 9, 28), (5,), Prod((Read(a, (b, row, depth)), Read(c, (b, k, j)))))
+    plain = (0, 1, 2)
+    nest = loop_nest(scope, [plain] * 2, plain)
+    for argument in range(2):
+        schedule = Block(*size, packed=argument)
+        panels, loops = panels_of(nest, schedule), block_loops(nest)
+        assert panels is not None and loops is not None
+        assert panels.cut == loops[argument]
+        shape = (a, c)[argument].shape
+        value = torch.arange(float((a, c)[argument].type.size))
+        dense = value.as_strided(shape, strides(shape, contiguous(3)))
+        stored = panels.stored(dense)
+        assert stored.shape == (panels.size,)
+        read = 0
+        for piece in panels.pieces:
+            steps = panels.strides(piece)
+            around = (*panels.around, *panels.reduction)
+            for values in places(*(range(loop.extent) for loop in around)):
+                at = dict(zip((loop.slot for loop in around), values, strict=True))
+                first = panels.begin(piece) + sum(at[slot] * steps[slot] for slot in at)
+                for n, step in places(range(piece.count), range(piece.size)):
+                    where = first + n * piece.size * panels.depth + step
+                    own = {**at, panels.cut.slot: piece.start + n * piece.size + step}
+                    assert float(stored[where]) == element(nest, panels, value, own)
+                    read += 1
+        assert read == panels.size  # so no place is read twice
+
+
+def test_pieces_cover_a_loop() -> None:
+    sizes = ((1, 1), (3, 1), (8, 8), (16, 8), (24, 8))
+    for extent, (size, multiple) in places(range(24, 60), sizes):
+        found = pieces(extent, size, multiple)
+        steps = [piece.start + n for piece in found for n in range(piece.steps)]
+        assert set(steps) == set(range(extent))
+
+
+def test_what_cannot_be_in_panels() -> None:
+    i, j, k = it(0, 64), it(1, 64), it(2, 64)
+    a, c = tensor(0, (64, 64)), tensor(1, (64, 64))
+    plain = (0, 1)
+
+    def why(scope: Scope, argument: int) -> str | None:
+        nest = loop_nest(scope, [plain] * len({a, c}), plain)
+        return refusal(nest, Block(4, 16, packed=argument))
+
+    product = contraction(64, 64, 64)
+    assert why(product, 0) is None and why(product, 1) is None
+    assert why(product, 2) == "the argument can't be stored in panels"
+    twice = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(c, (k, j)), Read(a, (j, k)))))
+    assert why(twice, 0) is not None
+    both = Scope((64, 64), (64,), Prod((Read(a, (i, k)), Read(c, (k, j)), Read(c, (i, j)))))
+    assert why(both, 1) is not None
+    split = Scope((64, 64), (64,), Prod((Read(a, (i, k // 2 * 2)), Read(c, (k, j)))))
+    assert why(split, 1) is None and why(split, 0) is not None
+    nest = loop_nest(product, [plain] * 2, plain)
+    assert in_panels(nest, Block(4, 16), 2) is None
+
+
+def test_only_a_constant_can_be_in_panels() -> None:
+    plain = (0, 1)
+    kernel = Kernel(
+        contraction(64, 64, 64), (False, True), "tvm.block", (plain, plain), plain,
+        Block(4, 16, packed=1),
+    )  # fmt: skip
+    check_schedule(kernel)
+    with pytest.raises(ValueError, match="only a constant"):
+        check_schedule(replace(kernel, schedule=Block(4, 16, packed=0)))
+
+
+def test_constants_are_offered_in_panels() -> None:
+    """A weight that no cache holds is read once: along the columns, if all rows of a block follow
+    each other."""
+    plain = (0, 1)
+
+    def offered(m: int, n: int, k: int, *constants: bool) -> Block | None:
+        nest = loop_nest(contraction(m, n, k), [plain] * 2, plain)
+        return block(nest, NARROW, constants)
+
+    assert offered(64, 4096, 512) is None
+    assert offered(64, 4096, 512, True, False) is None
+    assert offered(64, 4096, 512, False, True) == Block(4, 16, order=(1, 0), packed=1)
+    assert offered(4, 4096, 512, False, True) == Block(4, 16, packed=1)
+    assert offered(4096, 16, 512, True, False) == Block(4, 16, packed=0)
+    assert offered(4096, 4096, 512, False, True) is None
+    kernels = TvmBackend().kernels(contraction(16, 512, 256), (False, True))
+    assert {kernel.schedule.packed for kernel in kernels} == {1}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("constants", [(False, True), (True, False), (False, False)])
+def test_a_search_stays_within_panels(constants: tuple[bool, bool]) -> None:
+    plain = (0, 1)
+    nest = loop_nest(contraction(24, 64, 100), [plain] * 2, plain)
+    space = space_of(nest, WIDE, False, constants)
+    (start,) = space.starts
+    first = space.made(start)
+    assert isinstance(first, Block)
+    assert first.packed == (constants.index(True) if any(constants) else -1)
+    made = [space.made(point) for point in space.neighbours(start)]
+    near = [schedule for schedule in made if not isinstance(schedule, Refused)]
+    assert near and {schedule.packed for schedule in near} == {first.packed}  # type: ignore[attr-defined]
