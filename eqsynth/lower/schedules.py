@@ -46,6 +46,10 @@ PARALLEL_GRAIN: Final = 16384
 ON_STACK_BYTES: Final = 256 << 10
 
 
+# A block with fewer rows than this gets more columns.
+FEW_ROWS: Final = 4
+
+
 @dataclass(frozen=True)
 class Machine:
     """The properties of one core that bound its schedules.
@@ -148,9 +152,9 @@ def _tile_side(loop: Loop) -> int:
 def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> Block | None:
     """The schedule of a contraction that arithmetic bounds; None if the nest has none.
 
-    A constant operand is stored in panels, and each panel is read once: if it moves along the
-    columns, the blocks of all rows follow each other. The operand that other blocks read again
-    isn't packed, so it has to fit into a cache.
+    A constant operand is stored in panels. If possible each panel is read once: the loops along
+    which the constant moves stand outside of the others. What is read again has to fit into a
+    cache.
 
     Args:
         constants: for each argument, whether it is known when the kernel is built.
@@ -158,13 +162,13 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     loops = block_loops(nest)
     if loops is None:
         return None
-    row, column = loops
-    plain = Block(block_height(row, machine), block_width(column, machine))
-    for argument in (n for n, constant in enumerate(constants) if constant):
-        found = in_panels(nest, plain, argument)
-        if found is not None and _read_again(nest, found, loops) <= machine.cached_bytes:
-            return found
-    return plain if _read_again(nest, plain, loops) <= machine.cached_bytes else None
+    plain = plain_block(loops, machine)
+    once = [in_panels(nest, plain, n) for n, constant in enumerate(constants) if constant]
+    packed = [schedule for schedule in once if schedule is not None]
+    for schedule in (*packed, *(replace(each, order=()) for each in packed), plain):
+        if _read_again(nest, schedule, loops) <= machine.cached_bytes:
+            return schedule
+    return None
 
 
 def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
@@ -175,31 +179,46 @@ def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
 
 
 def in_panels(nest: LoopNest, schedule: Block, argument: int) -> Block | None:
-    """The schedule with this constant argument in panels; None if it can't be."""
+    """The schedule with this constant argument in panels, and with the loops in the order in which
+    each panel is read once; None if the argument can't be in panels."""
     found = replace(schedule, packed=argument)
     made, loops = panels_of(nest, found), block_loops(nest)
     if made is None or loops is None:
         return None
-    *others, down, along = outer_extents(nest, found)
-    if made.cut == loops[0] or found.order or down == 1 or along == 1:
-        return found
-    count = len(others)
-    return replace(found, order=(*range(count), count + 1, count))
+    slots = [loop.slot for loop in (*_others(nest, loops), *loops)]
+    moving = {loop.slot for loop in (*made.around, made.cut)}
+    order = sorted(range(len(slots)), key=lambda n: slots[n] not in moving)
+    # A loop of one step has no place of its own.
+    steps = outer_extents(nest, found)
+    own = [n for n in order if steps[n] > 1]
+    return found if own == sorted(own) else replace(found, order=_with_single(order, steps))
+
+
+def _with_single(order: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
+    """The order with loops of one step in their places in the default order."""
+    others = (n for n in order if steps[n] > 1)
+    return tuple(n if steps[n] == 1 else next(others) for n in range(len(order)))
+
+
+def _others(nest: LoopNest, loops: tuple[Loop, Loop]) -> list[Loop]:
+    """The loops over results besides those of a block's rows and columns."""
+    return [loop for loop in nest.traversal if loop not in loops]
 
 
 def _read_again(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> int:
-    """The bytes of the operands that each block of rows reads again, or each block of columns if
-    the blocks of all rows follow each other. Nothing is read again by a single block."""
-    *_, down, along = outer_extents(nest, schedule)
-    still, moving = reversed(loops) if schedule.order else loops
-    if (along if schedule.order else down) == 1:
-        return 0
+    """The bytes that the steps of an outer loop read again: of each operand, what it moves through
+    inside of the outermost loop along which it doesn't move."""
+    around, steps = [*_others(nest, loops), *loops], outer_extents(nest, schedule)
+    order = [around[n] for n in schedule.order or range(len(around)) if steps[n] > 1]
     again = 0
     for access in nest.accesses.values():
-        if access.stride(still.slot) == 0:
-            loops_read = [lp for lp in (moving, *nest.reduction) if access.stride(lp.slot) != 0]
+        moves = [access.stride(loop.slot) != 0 for loop in order]
+        first = moves.index(False) if False in moves else len(order)
+        moving = [loop for loop, does in zip(order[first:], moves[first:], strict=True) if does]
+        if moving:
+            moving += [loop for loop in nest.reduction if access.stride(loop.slot) != 0]
             size = ITEMSIZE[args_of(nest.scope)[access.argument].dtype]
-            again += size * math.prod(loop.extent for loop in loops_read)
+            again += size * math.prod(loop.extent for loop in moving)
     return again
 
 
@@ -236,10 +255,22 @@ def block_height(row: Loop, machine: Machine) -> int:
     return next((h for h in heights if row.extent % h == 0), min(row.extent, heights[0]))
 
 
-def block_width(column: Loop, machine: Machine) -> int:
-    """Columns of a block: as many whole vectors as fit the loop and the registers."""
+def block_width(column: Loop, machine: Machine, rows: int) -> int:
+    """Columns of a block: as many whole vectors as fit the loop and the registers. With few rows
+    more of them fit, and are needed: an addition to a register waits for the one before, so a block
+    of 2 by 16 is half as fast as one of 2 by 32."""
     widths = (2 * LANES, LANES, LANES // 2) if machine.wide else (LANES, LANES // 2)
+    if rows < FEW_ROWS:
+        lanes = machine.register_bytes // ITEMSIZE["float32"]
+        held = (machine.registers - 1) // (rows + 1) * lanes
+        widths = (*(w for w in (4 * LANES, 3 * LANES, 2 * LANES) if w <= held), *widths)
     return next(w for w in widths if column.extent >= w)
+
+
+def plain_block(loops: tuple[Loop, Loop], machine: Machine) -> Block:
+    """The block of a contraction whose operands are read as they lie in memory."""
+    rows = block_height(loops[0], machine)
+    return Block(rows, block_width(loops[1], machine, rows))
 
 
 def refusal(nest: LoopNest, schedule: Schedule) -> str | None:

@@ -44,10 +44,9 @@ from eqsynth.lower.schedules import (
     Machine,
     band,
     block,
-    block_height,
     block_loops,
-    block_width,
     outer_extents,
+    plain_block,
     refusal,
     schedules,
     tile_loop,
@@ -97,8 +96,7 @@ def space_of(
     if loops is not None:
         # ``block`` offers nothing if no cache holds the operand that is read again, but the search
         # needs a schedule to begin with.
-        plain = Block(block_height(loops[0], machine), block_width(loops[1], machine))
-        offered = [block(nest, machine, constants) or plain]
+        offered = [block(nest, machine, constants) or plain_block(loops, machine)]
     elif not offered:
         offered = list(schedules(nest))
     packed = next((s.packed for s in offered if isinstance(s, Block)), -1)
@@ -146,9 +144,10 @@ def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> di
         loops = block_loops(nest)
         assert loops is not None
         row, column = loops
-        base = math.lcm(24, block_height(row, machine))
+        usual = plain_block(loops, machine)
+        base = math.lcm(24, usual.rows)
         found["rows"] = Factorization(smooth(row.extent, base), 3)
-        base = math.lcm(12, block_width(column, machine) // HALF)
+        base = math.lcm(12, usual.columns // HALF)
         found["columns"] = Factorization(smooth(-(-column.extent // HALF), base), 3)
     if nest.reduction:
         found["depth"] = Factorization(nest.reduction[-1].extent, 2)
