@@ -32,10 +32,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
-from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch.utils._pytree import tree_leaves
 
 from eqsynth import background, reproducer
@@ -64,8 +63,14 @@ from eqsynth.sizes import BySize, Compiled
 
 log = logging.getLogger("eqsynth.compile")
 
-# Exceptions by which a backend tells Dynamo to trace a frame again, or to leave it alone.
-_DYNAMOS: Final = (RestartAnalysis, SkipFrame)
+
+def _dynamos() -> tuple[type[BaseException], ...]:
+    """The exceptions by which a backend tells Dynamo to trace a frame again, or to leave it alone.
+    Dynamo is imported here, where it runs already: an expression doesn't need it, and importing it
+    takes 2.5 s of CPU."""
+    from torch._dynamo.exc import RestartAnalysis, SkipFrame
+
+    return RestartAnalysis, SkipFrame
 
 
 def eqsynth(
@@ -210,7 +215,7 @@ class _Inductor:
         try:
             with bounded.looking_at_the_clock():
                 compiled = instructions_taken(made)
-        except _DYNAMOS:
+        except _dynamos():
             raise
         except Exception as error:  # such as a missing C++ compiler
             log.warning("Inductor doesn't compile a graph, which torch runs as it is: %s", error)

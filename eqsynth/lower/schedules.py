@@ -10,7 +10,7 @@ Not here: the spaces that a search goes through (``spaces.py``), the loops of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -152,9 +152,9 @@ def _tile_side(loop: Loop) -> int:
 def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> Block | None:
     """The schedule of a contraction that arithmetic bounds; None if the nest has none.
 
-    A constant operand is stored in panels. If possible each panel is read once: the loops along
-    which the constant moves stand outside of the others. What is read again has to fit into a
-    cache.
+    A constant operand is stored in panels, and each panel is read once, if what is read again
+    beside it fits into a cache. Otherwise the operand of the columns is read again by each block of
+    rows, and has to fit.
 
     Args:
         constants: for each argument, whether it is known when the kernel is built.
@@ -163,9 +163,11 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     if loops is None:
         return None
     plain = plain_block(loops, machine)
-    once = [in_panels(nest, plain, n) for n, constant in enumerate(constants) if constant]
-    packed = [schedule for schedule in once if schedule is not None]
-    for schedule in (*packed, *(replace(each, order=()) for each in packed), plain):
+    packed = [replace(plain, packed=n) for n, constant in enumerate(constants) if constant]
+    packed = [schedule for schedule in packed if panels_of(nest, schedule) is not None]
+    offered = [*(_panels_outside(nest, each) for each in packed),
+               *(_columns_inside(nest, each, loops) for each in (*packed, plain))]  # fmt: skip
+    for schedule in offered:
         if _read_again(nest, schedule, loops) <= machine.cached_bytes:
             return schedule
     return None
@@ -178,26 +180,32 @@ def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
     return None if loops is None or schedule.packed == -1 else panels(nest, schedule, loops)
 
 
-def in_panels(nest: LoopNest, schedule: Block, argument: int) -> Block | None:
-    """The schedule with this constant argument in panels, and with the loops in the order in which
-    each panel is read once; None if the argument can't be in panels."""
-    found = replace(schedule, packed=argument)
-    made, loops = panels_of(nest, found), block_loops(nest)
-    if made is None or loops is None:
-        return None
+def _panels_outside(nest: LoopNest, schedule: Block) -> Block:
+    """The schedule with the loops along which the operand in panels moves outside of the others."""
+    made = panels_of(nest, schedule)
+    assert made is not None
+    return _in_order(nest, schedule, {loop.slot for loop in (*made.around, made.cut)})
+
+
+def _columns_inside(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> Block:
+    """The schedule with the loops around along which the columns' operand moves outside of the
+    others, so that blocks of rows read the same elements of it as often as possible."""
+    again = [a for a in nest.accesses.values() if a.stride(loops[0].slot) == 0]
+    others = {loop.slot for loop in _others(nest, loops) if any(a.stride(loop.slot) for a in again)}
+    return _in_order(nest, schedule, others)
+
+
+def _in_order(nest: LoopNest, schedule: Block, outside: Collection[int]) -> Block:
+    """The schedule with these loops, by slot, outside of the others. A loop of one step has no
+    place of its own, and keeps that of the default order."""
+    loops = block_loops(nest)
+    assert loops is not None
     slots = [loop.slot for loop in (*_others(nest, loops), *loops)]
-    moving = {loop.slot for loop in (*made.around, made.cut)}
-    order = sorted(range(len(slots)), key=lambda n: slots[n] not in moving)
-    # A loop of one step has no place of its own.
-    steps = outer_extents(nest, found)
-    own = [n for n in order if steps[n] > 1]
-    return found if own == sorted(own) else replace(found, order=_with_single(order, steps))
-
-
-def _with_single(order: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
-    """The order with loops of one step in their places in the default order."""
+    steps = outer_extents(nest, schedule)
+    order = sorted(range(len(slots)), key=lambda n: slots[n] not in outside)
     others = (n for n in order if steps[n] > 1)
-    return tuple(n if steps[n] == 1 else next(others) for n in range(len(order)))
+    order = [n if steps[n] == 1 else next(others) for n in range(len(order))]
+    return replace(schedule, order=() if order == sorted(order) else tuple(order))
 
 
 def _others(nest: LoopNest, loops: tuple[Loop, Loop]) -> list[Loop]:

@@ -16,7 +16,7 @@ from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
 from eqsynth.lower.panels import Panels, pieces
-from eqsynth.lower.schedules import Machine, block, block_loops, in_panels, panels_of, refusal
+from eqsynth.lower.schedules import Machine, block, block_loops, panels_of, refusal
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend, check_schedule
 from eqsynth.tuning.space import Refused
@@ -48,8 +48,8 @@ def packed(scope: Scope, argument: int, schedules: list[Block]) -> list[Kernel]:
     for inputs, result in layouts(scope):
         nest = loop_nest(scope, inputs, result)
         for schedule in schedules:
-            made = None if block_loops(nest) is None else in_panels(nest, schedule, argument)
-            if made is not None and refusal(nest, made) is None:
+            made = replace(schedule, packed=argument)
+            if refusal(nest, made) is None:
                 constants = tuple(n == argument for n in range(2))
                 found.append(Kernel(scope, constants, "tvm.block", inputs, result, made))
     return found
@@ -64,7 +64,8 @@ def packed(scope: Scope, argument: int, schedules: list[Block]) -> list[Kernel]:
 )
 def test_kernels_with_panels(m: int, n: int, k: int, batch: int, argument: int) -> None:
     scope = contraction(m, n, k, batch)
-    kernels = packed(scope, argument, [Block(4, 16), Block(6, 8, 2, 2, tasks=4), Block(5, 24)])
+    tried = [Block(4, 16), Block(6, 8, 2, 2, tasks=4), Block(5, 24, order=(1, 0))]
+    kernels = packed(scope, argument, tried)
     assert {kernel.inputs[argument] for kernel in kernels} == set(matrix_layouts(len(scope.shape)))
     check_kernels(kernels, tolerance=4)
 
@@ -137,8 +138,6 @@ def test_what_cannot_be_in_panels() -> None:
     assert why(both, 1) is not None
     split = Scope((64, 64), (64,), Prod((Read(a, (i, k // 2 * 2)), Read(c, (k, j)))))
     assert why(split, 1) is None and why(split, 0) is not None
-    nest = loop_nest(product, [plain] * 2, plain)
-    assert in_panels(nest, Block(4, 16), 2) is None
 
 
 def test_only_a_constant_can_be_in_panels() -> None:
@@ -167,6 +166,7 @@ def test_constants_are_offered_in_panels() -> None:
     assert offered(4, 4096, 512, False, True) == Block(4, 16, packed=1)
     assert offered(4096, 16, 512, True, False) == Block(4, 16, packed=0)
     assert offered(4096, 4096, 512, False, True) is None
+    assert offered(4096, 64, 64, False, True) == Block(4, 16, packed=1)
     kernels = TvmBackend().kernels(contraction(16, 512, 256), (False, True))
     assert {kernel.schedule.packed for kernel in kernels} == {1}  # type: ignore[union-attr]
 
