@@ -28,6 +28,13 @@ from eqsynth.extract.timing import Clock, wall_s
 if TYPE_CHECKING:
     import torch
 
+LOOK_AGAIN_S = 60.0
+"""Seconds until a process looks again whether the machine is quiet, if it has only peaks that were
+measured beside busy processes."""
+
+# When to look again, by the target's key.
+_look_at: dict[str, float] = {}
+
 KERNEL_DISPATCH_S = 0.3e-6
 """Seconds for calling a cached TVM kernel with torch tensors. It isn't measured here, since only
 ``lower/`` imports TVM."""
@@ -93,7 +100,7 @@ def kept_target(
             with suppress(ValueError):
                 return Target.from_json(stored)
         busy = None if again else profile.load_document(_DISTURBED)
-        if busy is not None and not is_quiet(threads):
+        if busy is not None and not _is_quiet_now(key, threads):
             with suppress(ValueError):
                 return Target.from_json(busy)
         before = Usage.now()
@@ -106,6 +113,16 @@ def kept_target(
         return Target.from_json(profile.store_document(_DOCUMENT, target.to_json(), replace))
     finally:
         profile.close()
+
+
+def _is_quiet_now(key: str, threads: int) -> bool:
+    """Whether the machine is quiet. It is looked at for 0.2 s, but once a minute at most; false
+    without a look."""
+    now = time.monotonic()
+    if now < _look_at.get(key, now):
+        return False
+    _look_at[key] = now + LOOK_AGAIN_S
+    return is_quiet(threads)
 
 
 def describe_cpu() -> Device:

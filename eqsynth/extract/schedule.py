@@ -245,7 +245,8 @@ def schedule_to_data(schedule: Schedule | str) -> Any:
 
 
 def schedule_from_data(data: Any) -> Schedule | str:
-    """The inverse of :func:`schedule_to_data`.
+    """The inverse of :func:`schedule_to_data`. A field that the data lack, since its kind had no
+    such field when they were written, has its default value.
 
     Raises:
         ValueError: the data is no schedule.
@@ -256,9 +257,11 @@ def schedule_from_data(data: Any) -> Schedule | str:
         raise ValueError("no schedule")
     name, values = data
     kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is None or values.keys() != {field.name for field in fields(kind)}:
+    known = {field.name: field.default for field in fields(kind)} if kind is not None else {}
+    needed = {name for name, default in known.items() if default is MISSING}
+    if kind is None or not needed <= values.keys() <= known.keys():
         raise ValueError(f"no schedule {str(name)[:100]!r}")
-    return kind(**{field.name: _value(field.default, values[field.name]) for field in fields(kind)})
+    return kind(**{name: _value(known[name], value) for name, value in values.items()})
 
 
 def _value(default: object, value: Any) -> object:

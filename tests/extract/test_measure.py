@@ -65,10 +65,13 @@ def test_peaks_of_a_busy_machine_are_measured_again_when_it_is_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "profile.sqlite"
+    monkeypatch.setattr(measure, "_look_at", {})
     _busy(monkeypatch, True)
     disturbed = measure.measure_cpu_target(path)
     assert measure.measure_cpu_target(path) == disturbed
     _busy(monkeypatch, False)
+    assert measure.measure_cpu_target(path) == disturbed  # it was looked at just before
+    monkeypatch.setattr(measure, "_look_at", {})
     quiet = measure.measure_cpu_target(path)
     assert quiet != disturbed
     _busy(monkeypatch, True)

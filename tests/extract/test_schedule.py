@@ -25,6 +25,7 @@ SCHEDULES: list[Schedule] = [
     Tile(16, 8), Tile(8, 16, across=True), Lanes(64), Lanes(64, order=(2, 0, 1)), Fold(64),
     Fold(16, 4), Block(8, 32), Block(8, 32, 4), Block(8, 32, 1, 4), Block(8, 32, unrolled=4),
     Block(8, 32, order=(1, 0)), Block(8, 32, order=(10, 1)), Block(8, 32, order=(1, 0, 1)),
+    Block(8, 32, packed=0), Block(8, 32, packed=1),
 ]  # fmt: skip
 
 
@@ -48,7 +49,7 @@ BLOCK: Any = schedule_to_data(Block(8, 32))
 @pytest.mark.parametrize(
     "data",
     [
-        None, 3, [], ["rows"], ["spiral", {}], ["rows", {}], ["rows", {"width": 16}],
+        None, 3, [], ["rows"], ["spiral", {}], ["block", {"rows": 8}], ["rows", {"width": 16}],
         [["rows"], {}],
         ["block", {**BLOCK[1], "more": 1}], ["block", {**BLOCK[1], "rows": "8"}],
         ["block", {**BLOCK[1], "rows": True}], ["block", {**BLOCK[1], "order": 1}],
@@ -60,6 +61,12 @@ BLOCK: Any = schedule_to_data(Block(8, 32))
 def test_what_is_no_schedule(data: Any) -> None:
     with pytest.raises(ValueError, match="schedule|size|order"):
         schedule_from_data(data)
+
+
+def test_a_field_that_was_added_later_has_its_default() -> None:
+    name, values = BLOCK
+    del (older := dict(values))["packed"]
+    assert schedule_from_data([name, older]) == Block(8, 32)
 
 
 def test_equal_only_to_its_own_kind() -> None:
