@@ -7,6 +7,7 @@ the general families (``scope_samples.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from eqsynth.ir.functions import FUNCTIONS
@@ -125,6 +126,40 @@ def concatenated(world: World) -> Tensor:
     return made_scope((rows, columns), (), whole)
 
 
+def never_negative(world: World) -> Tensor:
+    """``L relu({L reduce_k x[i, k] * x[i, k]}[i] * {exp(y)}[i])``: ReLU or the absolute value of
+    sums and products of squares, exponentials and absolute values, which are tensors."""
+    pick = world.choices.pick
+    outer, inner = extents(world, 1, 2), extents(world, 0, 1)
+    its = iterators((*outer, *inner))
+
+    def part() -> Scalar:
+        one = _leaf_read(world, its)
+        body = pick((Prod((one, one)), Call("exp", (one,)), Call("abs", (one,))))
+        scope = made_scope(outer, inner, body, pick(("sum", "sum", "max")))
+        return Read(scope, tuple(map(at, its[: len(outer)])), pick((0.0, 0.0, 1.0)))
+
+    parts = [part() for _ in range(pick((1, 1, 2)))]
+    body = pick((total, product))([*parts, *pick(((), (Num(0.5),)))])
+    return made_scope(outer, (), Call(pick(("relu", "abs")), (body,)))
+
+
+def padded_extremum(world: World) -> Tensor:
+    """``L max_k x[2*i + k - 1 else -inf]``: the extremum of a window that reaches over the border,
+    of one axis or two."""
+    pick = world.choices.pick
+    axes = pick((1, 1, 2))
+    taps = [pick((2, 3)) for _ in range(axes)]
+    pads, strides = [pick(range(1, count)) for count in taps], [pick((1, 2)) for _ in range(axes)]
+    sizes = [pick((3, 4)) for _ in range(axes)]
+    windows = zip(sizes, taps, pads, strides, strict=True)
+    outer = [(size + 2 * pad - count) // step + 1 for size, count, pad, step in windows]
+    its = iterators((*outer, *taps))
+    index = [at(its[n]) * strides[n] + at(its[axes + n]) - pads[n] for n in range(axes)]
+    reducer, fill = pick((("max", -inf), ("max", -inf), ("min", inf)))
+    return made_scope(outer, taps, Read(leaf(world, sizes), tuple(index), fill), reducer)
+
+
 def places_of_type(world: World, kind: TensorType) -> Scope:
     """Integers of a given type that are computed from their own positions: ``i``, ``n - 1 - i``,
     ``i // 2``, ``i % 2``."""
@@ -182,4 +217,6 @@ def compared(world: World) -> Tensor:
     return made_scope(outer[:kept], outer[kept:], body, reducer)
 
 
-EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (written_out, concatenated)
+EXPANSIONS: Final[tuple[Callable[[World], Tensor], ...]] = (
+    written_out, concatenated, never_negative, padded_extremum,
+)  # fmt: skip

@@ -103,7 +103,7 @@ class Sides:
     >>> from eqsynth.ir.tensor import Input, Op
     >>> from eqsynth.ir.types import TensorType
     >>> x = Input("x", TensorType((3,), "float32"))
-    >>> Sides(Op("Relu", (x,)), Op("Abs", (x,))).verdict("ties", "real").kind
+    >>> Sides(Op("Relu", (x,)), Op("Abs", (x,))).verdict("ties", Claim("real")).kind
     'value'
     """
 
