@@ -27,7 +27,7 @@ from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.memory import Bound
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import first_asked, reserved_s, with_engines
+from eqsynth.extract.regions import first_asked, reserved_s, timed_soon, with_engines
 from eqsynth.extract.route import Route, follow
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.frontend.captured import Captured
@@ -228,10 +228,14 @@ class Search:
 
     def _rival_s(self, costs: CostModel, until: float) -> float:
         """Time the original on the engines that compiled it during saturation; return the least
-        time, or infinity."""
+        time, or infinity. Engines that weren't ready in time or are slow are left to
+        ``with_engines``."""
         costs.load(self.first)
         unknown = [kernel for kernel in self.first if not costs.measured(kernel)]
-        costs.record(self.measurer(unknown, until) if unknown else {})
+        if unknown:
+            calls_s = self.measurer.calls_s(until)
+            soon = timed_soon(unknown, calls_s, until - time.monotonic())
+            costs.record(self.measurer(soon, until) if soon else {})
         return min(map(costs.timed_only, self.first), default=math.inf)
 
     def _told(self, own: Extraction, found: Extraction, remembered: bool) -> None:

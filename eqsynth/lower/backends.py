@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from types import MappingProxyType
@@ -345,17 +346,35 @@ def prepare_kernels(
     known: Known = MappingProxyType({}),
     target: Target | None = None,
     opaque: Mapping[str, Data] | None = None,
-) -> None:
+    until: float = math.inf,
+) -> list[tuple[int, float]]:
     """Build kernels that take long to build; a task of the measuring worker, which keeps them until
-    they are timed or until it prepares others."""
+    they are timed or until it prepares others.
+
+    Returns:
+        Pairs of a kernel's position and the seconds of one call, for the kernels that were built
+            before the monotonic clock passed ``until``. Other processes run beside these calls, so
+            they only tell whether timing a kernel takes milliseconds or minutes.
+    """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _prepared.clear()
     _whole.clear()
     backends, place = _of(target, opaque)
-    with torch.no_grad():
-        for kernel in kernels:
-            (_prepared[kernel],) = built(backend_of(kernel, backends), [kernel], known, place)
+    took: list[tuple[int, float]] = []
+    with torch.no_grad(), bounded.until(until):
+        for number, kernel in enumerate(kernels):
+            if time.monotonic() >= until:
+                break
+            ((runner, given),) = built(backend_of(kernel, backends), [kernel], known, place)
+            if runner is None and time.monotonic() >= until:
+                break  # not ready in time: it isn't known whether it can be built
+            _prepared[kernel] = runner, given
+            with suppress(EqsynthError, RuntimeError):
+                if runner is not None:
+                    runner(*given)
+                    took.append((number, place.clock(partial(runner, *given), 1)))
+    return took
 
 
 def _time_together(

@@ -47,6 +47,9 @@ _TURNS_S: Final = 2.0
 
 # After the deadline a worker may take this long to hand over its results; then it is ended.
 _GRACE_S: Final = 0.5
+# The same for a worker that compiles for engines, of which only Inductor looks at the clock. A
+# worker that is ended loses what it has compiled.
+_COMPILING_GRACE_S: Final = 5.0
 
 
 class Measurer:
@@ -82,7 +85,7 @@ class Measurer:
         self.far, self.alone, self.disturbed = 0, set[Kernel](), 0
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
-        self._prepared_s = 0.0
+        self._prepared_s, self._calls_s = 0.0, dict[Kernel, float]()
 
     def prepare(self, kernels: Sequence[Kernel] = (), timeout_s: float = 0.0) -> None:
         """Start loading the worker's libraries, which takes seconds, and then building kernels that
@@ -101,6 +104,14 @@ class Measurer:
         """How many seconds building the kernels of :meth:`prepare` has taken so far."""
         return self._prepared_s if self._loading is None else self._loading.building_s()
 
+    def calls_s(self, until: float = math.inf) -> Mapping[Kernel, float]:
+        """Wait for the kernels of :meth:`prepare`; return about how many seconds a call of each
+        takes. Those are missing that couldn't be built, or weren't built in time."""
+        begin = time.monotonic()
+        self._loaded(until)
+        self.spent_s += time.monotonic() - begin
+        return self._calls_s
+
     def _known(self, kernels: Sequence[Kernel]) -> Known:
         return {kernel: self.known[kernel] for kernel in kernels if kernel in self.known}
 
@@ -110,7 +121,8 @@ class Measurer:
             self._worker = self._loading.worker_at(until)
             if self._worker is None:
                 return False
-            self._prepared_s, self._loading = self._loading.building_s(), None
+            self._prepared_s, self._calls_s = self._loading.building_s(), self._loading.calls_s
+            self._loading = None
         return True
 
     def __call__(
@@ -213,7 +225,11 @@ def _disturbed(timing: T) -> T:
 
 
 class _Loading:
-    """A worker that loads its libraries, and the thread that waits for it."""
+    """A worker that loads its libraries, and the thread that waits for it.
+
+    Attributes:
+        calls_s: about how many seconds a call of each kernel takes that has been built.
+    """
 
     def __init__(
         self,
@@ -227,6 +243,7 @@ class _Loading:
         """
         self._worker, self._given, self._timeout_s = worker, given, timeout_s
         self._begun = self._done = math.inf
+        self.calls_s: dict[Kernel, float] = {}
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
@@ -236,7 +253,11 @@ class _Loading:
             self._worker.run(load_libraries)
             if self._given[0]:
                 self._begun = time.monotonic()
-                self._worker.run(prepare_kernels, *self._given, timeout_s=self._timeout_s)
+                took = self._worker.run(
+                    prepare_kernels, *self._given, self._begun + self._timeout_s,
+                    timeout_s=self._timeout_s + _COMPILING_GRACE_S,
+                )  # fmt: skip
+                self.calls_s = {self._given[0][number]: call_s for number, call_s in took}
                 self._done = time.monotonic()
 
     def building_s(self) -> float:

@@ -17,7 +17,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.prices import Prices, Way, Worth
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import reserved_s
+from eqsynth.extract.regions import reserved_s, timed_soon
 from eqsynth.extract.search import HOPE, PATIENCE, _Search, extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
@@ -93,6 +93,15 @@ def test_engines_are_left_time_to_compile_what_was_chosen(
     left_s: float, compiled_s: float, reserved: float
 ) -> None:
     assert reserved_s(left_s, compiled_s) == reserved
+
+
+def test_a_slow_program_is_not_timed_before_the_kernels() -> None:
+    """Six calls of 5 s would take 30 s of 60, before anything is known of the kernels."""
+    quick, slow, failed = (kernel_of(relu(n)) for n in (2, 3, 4))
+    kernels = [quick, slow, failed]
+    assert timed_soon(kernels, {quick: 0.01, slow: 5.0}, left_s=60.0) == [quick]
+    assert timed_soon(kernels, {quick: 0.01, slow: 5.0}, left_s=6000.0) == [quick, slow]
+    assert timed_soon(kernels, {quick: 0.01}, left_s=-1.0) == []
 
 
 def test_a_kernel_is_the_same_after_pickling() -> None:

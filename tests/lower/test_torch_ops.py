@@ -76,6 +76,19 @@ def test_pieces_bound_the_memory() -> None:
     assert torch.allclose(got, torch.cdist(left, right, p=float("inf")))
 
 
+def test_a_large_view_is_not_cut_into_pieces() -> None:
+    """They would be joined, which copies every window, also one that nothing writes out."""
+    x = tensor(0, 4096, 4)
+    i, j, k = it(0, 4000), it(1, 32), it(2, 4)
+    window = Scope((4000, 32, 4), (), Read(x, (i + j * 3, k)))
+    (values,) = arguments(window)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_scopes, "_PIECE", 1000)
+        got = run(window, [values])
+    assert got.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
+    assert torch.equal(got, torch.stack([values[3 * j :][:4000] for j in range(32)], 1))
+
+
 def test_a_read_far_outside_makes_no_large_copy() -> None:
     x = tensor(0, 4, 4)
     i = it(0, 100_000)
