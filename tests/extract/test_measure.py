@@ -1,5 +1,6 @@
 """Measuring this CPU gives a target, which is measured once per machine. No number is asserted."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from eqsynth.extract import measure
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.target import Target
+from eqsynth.extract.target import MemoryLevel, Target
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,41 @@ def test_peaks_of_a_busy_machine_are_measured_again_when_it_is_quiet(
     assert quiet != disturbed
     _busy(monkeypatch, True)
     assert measure.measure_cpu_target(path) == quiet
+
+
+def test_peaks_of_threads_that_wait_for_each_other_are_raised_to_those_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else kernels that no peak promises to be fast are never timed."""
+    import torch
+
+    threads = torch.get_num_threads()
+    # (bytes/s of the first cache and of the memory, FLOP/s) by the number of threads
+    rates = {1: (20e9, 8e9, 60e9), 2: (30e9, 9e9, 4e9)}
+
+    def levels(threads: int) -> tuple[MemoryLevel, ...]:
+        near, far, _ = rates[threads]
+        return MemoryLevel("L1", 32768.0 * threads, near), MemoryLevel("DRAM", math.inf, far)
+
+    monkeypatch.setattr(measure, "_measure_levels", levels)
+    monkeypatch.setattr(
+        measure, "_measure_flops", lambda: (("float32", rates[torch.get_num_threads()][2]),)
+    )
+    torch.set_num_threads(2)
+    try:
+        for busy, path, expected in (
+            (False, tmp_path / "quiet", (30e9, 9e9, 4e9)),
+            (True, tmp_path / "busy", (40e9, 9e9, 120e9)),
+        ):
+            _busy(monkeypatch, busy)
+            target = measure.measure_cpu_target(path)
+            near, far = target.levels
+            assert (near.capacity_bytes, near.bandwidth_bytes_per_s) == (65536.0, expected[0])
+            assert far.bandwidth_bytes_per_s == expected[1]
+            assert target.flops_per_s == (("float32", expected[2]),)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_caches_of_two_threads_are_not_smaller_than_of_one() -> None:
