@@ -58,6 +58,7 @@ class Emitter:
         self.name = name
         self.args: tuple[Tensor, ...] = nest.args
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
+        sizes += [pad.size for pad in nest.pads]
         small = max(sizes) < 2**30 and all(map(_is_small, (nest, *nest.before)))
         self.index_dtype = "int32" if small else "int64"
         # The dtype in which the body is computed and added up, and the body in this dtype.

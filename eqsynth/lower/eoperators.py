@@ -35,6 +35,7 @@ from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.matrix_code import MatrixCode
+from eqsynth.lower.padding_code import padded_copy
 from eqsynth.lower.panels import Piece, pieces
 from eqsynth.lower.scalar_code import ON_STACK, index_code
 from eqsynth.lower.scalar_functions import Expr, loaded, stored
@@ -72,6 +73,7 @@ def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
             expected="such as " + ", ".join(map(str, schedules(nest))),
             hint="take one that schedules() lists, or a point of the nest's space",
         )
+    nest = nest.padded if isinstance(schedule, Block) else nest
     return _Schedules(nest, schedule, name).function(schedule)
 
 
@@ -79,7 +81,11 @@ class _Schedules(Emitter):
     """The statements of each kind of schedule."""
 
     def function(self, schedule: Schedule) -> Any:
-        statements = [*(declared for _, declared in self.parameters), *self._statements(schedule)]
+        statements = [declared for _, declared in self.parameters]
+        for k, pad in enumerate(self.nest.pads):
+            self.flat[len(self.args) + k], filling = padded_copy(self, pad)
+            statements += filling
+        statements += self._statements(schedule)
         function = tirx.PrimFunc([buffer for buffer, _ in self.parameters], sequence(statements))
         return function.with_attr({"global_symbol": self.name, "tirx.noalias": True})
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -20,7 +21,9 @@ from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import axes_at, is_whole
 from eqsynth.ir.scalar import Read, Scalar, Value, leaves
 from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal, topological
+from eqsynth.ir.types import ITEMSIZE
 from eqsynth.ir.work import by_matrices
+from eqsynth.lower.padding import Pad, pad_of
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class LoopNest:
             ``len(args) + k`` of those that follow.
         rows: the slots of the loops over the rows of a chain, in the same order in each of its
             nests.
+        pads: padded copies of arguments. The k-th of them is read as the argument
+            ``len(args) + k``.
     """
 
     scope: Scope
@@ -93,6 +98,29 @@ class LoopNest:
     after: Scope | None = None
     before: tuple[LoopNest, ...] = ()
     rows: tuple[int, ...] = ()
+    pads: tuple[Pad, ...] = ()
+
+    @cached_property
+    def padded(self) -> LoopNest:
+        """The nest of the same scope in which no read leaves its tensor, since padded copies are
+        read; the nest itself if no read does, or if there can be no such copies."""
+        guarded = {read: access for read, access in self.accesses.items() if access.guards}
+        if not guarded or self.rows or self.before:
+            return self
+        pads = {r: pad_of(r, a.argument, self.layouts[a.argument]) for r, a in guarded.items()}
+        made = {read: pad for read, pad in pads.items() if pad is not None}
+        if len(made) < len(pads):
+            return self
+        steps = strides(self.scope.traversal, self.result)
+        return _nest(
+            self.scope, self.args, self.layouts, self.result, steps, after=self.after, pads=made
+        )
+
+    def itemsize(self, access: Access) -> int:
+        """The bytes of an element that is read; of an argument or of a padded copy."""
+        number = access.argument - len(self.args)
+        tensor = self.args[access.argument] if number < 0 else self.pads[number].read.tensor
+        return ITEMSIZE[tensor.dtype]
 
     @property
     def points(self) -> int:
@@ -215,6 +243,7 @@ def _nest(
     held: Mapping[Tensor, tuple[int, ...]] = MappingProxyType({}),
     rows: tuple[int, ...] = (),
     after: Scope | None = None,
+    pads: Mapping[Read, Pad] = MappingProxyType({}),
 ) -> LoopNest:
     """The nest of one scope.
 
@@ -222,7 +251,9 @@ def _nest(
         output_steps: the steps of the result's axes in memory.
         held: the scopes of a row chain that are computed before, with their steps in memory.
         rows: the axes that are the rows of a chain. Their loops aren't merged.
+        pads: the padded copy for each read that has one.
     """
+    copies = {read: len(args) + k for k, read in enumerate(pads)}
     steps = {tensor: strides(tensor.shape, layouts[k]) for k, tensor in enumerate(args)}
     places = {tensor: k for k, tensor in enumerate((*args, *held))}
     steps |= held
@@ -233,7 +264,11 @@ def _nest(
         if isinstance(leaf, Value):
             fixed.update(it.slot for it in leaf.index.iterators())
         elif isinstance(leaf, Read) and 0 not in leaf.tensor.shape and leaf.tensor in steps:
-            access = access_of(leaf, places[leaf.tensor], steps[leaf.tensor])
+            access = (
+                Access(copies[leaf], pads[leaf].address, (), ())
+                if leaf in pads
+                else access_of(leaf, places[leaf.tensor], steps[leaf.tensor])
+            )
             accesses[leaf] = access
             fixed.update(it.slot for index, _ in access.guards for it in index.iterators())
             for atom, _ in access.address.terms:
@@ -255,6 +290,7 @@ def _nest(
         tuple(args),
         after,
         rows=rows,
+        pads=tuple(pads.values()),
     )
     largest = {
         loop.slot: max((abs(a.stride(loop.slot) or 0) for a in accesses.values()), default=0)

@@ -27,7 +27,6 @@ from eqsynth.extract.schedule import (
     Schedule,
     Tile,
 )
-from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
@@ -159,6 +158,7 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     Args:
         constants: for each argument, whether it is known when the kernel is built.
     """
+    nest = nest.padded
     loops = block_loops(nest)
     if loops is None:
         return None
@@ -176,8 +176,8 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
 def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
     """The panels of the argument that the schedule says is in panels; None if none is, or if it
     can't be."""
-    loops = block_loops(nest)
-    return None if loops is None or schedule.packed == -1 else panels(nest, schedule, loops)
+    loops = block_loops(nest.padded)
+    return None if loops is None or schedule.packed == -1 else panels(nest.padded, schedule, loops)
 
 
 def _panels_outside(nest: LoopNest, schedule: Block) -> Block:
@@ -225,8 +225,7 @@ def _read_again(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> in
         moving = [loop for loop, does in zip(order[first:], moves[first:], strict=True) if does]
         if moving:
             moving += [loop for loop in nest.reduction if access.stride(loop.slot) != 0]
-            size = ITEMSIZE[args_of(nest.scope)[access.argument].dtype]
-            again += size * math.prod(loop.extent for loop in moving)
+            again += nest.itemsize(access) * math.prod(loop.extent for loop in moving)
     return again
 
 
@@ -283,6 +282,7 @@ def plain_block(loops: tuple[Loop, Loop], machine: Machine) -> Block:
 
 def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
     """Why a schedule doesn't fit a nest; None if it fits, and its kernel is then right."""
+    nest = nest.padded if isinstance(schedule, Block) else nest
     if min(getattr(schedule, name, 1) for name in _SIZES) < 1:
         return "a size is less than 1"
     why = _of_another_nest(nest, schedule)

@@ -88,7 +88,8 @@ def space_of(
         constants: for each argument, whether it is known when the kernel is built. A constant
             operand of a contraction is stored in panels.
     """
-    loops = None if by_memory else block_loops(nest)
+    loops = None if by_memory else block_loops(nest.padded)
+    nest = nest if loops is None else nest.padded
     offered: list[Schedule] = []
     if not by_memory and loops is None:
         offered += band(nest, machine)
