@@ -97,7 +97,7 @@ def space_of(
     if loops is not None:
         # ``block`` offers nothing if no cache holds the operand that is read again, but the search
         # needs a schedule to begin with.
-        offered = [block(nest, machine, constants) or plain_block(loops, machine)]
+        offered = [block(nest, machine, constants) or plain_block(nest, loops, machine)]
     elif not offered:
         offered = list(schedules(nest))
     packed = next((s.packed for s in offered if isinstance(s, Block)), -1)
@@ -145,7 +145,7 @@ def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> di
         loops = block_loops(nest)
         assert loops is not None
         row, column = loops
-        usual = plain_block(loops, machine)
+        usual = plain_block(nest, loops, machine)
         base = math.lcm(24, usual.rows)
         found["rows"] = Factorization(smooth(row.extent, base), 3)
         base = math.lcm(12, usual.columns // HALF)

@@ -296,7 +296,7 @@ def test_what_blocks_are_for() -> None:
     plain = (0, 1)
     scope = product(64, 64, 64)
     assert point(scope, plain, plain, output=plain) == Block(8, 32)
-    assert block(loop_nest(scope, [plain] * 2, plain), NARROW) == Block(4, 16)
+    assert block(loop_nest(scope, [plain] * 2, plain), NARROW) == Block(6, 16)
     assert point(product(64, 24, 64), plain, plain, output=plain) == Block(8, 16)
     assert point(product(64, 8, 64), plain, plain, output=plain) == Block(8, 8)
     # Neighbours of a turned operand don't lie side by side, unless it is laid out so.
@@ -314,8 +314,10 @@ def test_what_blocks_are_for() -> None:
     assert point(many, *[(0, 1, 2)] * 2, output=(0, 1, 2)) == Block(8, 32)
     i, j, k = it(0, 64), it(1, 64), it(2, 64)
     a, b = tensor(0, (64, 64)), tensor(1, (64, 64))
-    padded = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
-    assert point(padded, plain, plain, output=plain) is None
+    shifted = Scope((64, 64), (64,), Prod((Read(a, (i + k - 8, k)), Read(b, (k, j)))))
+    assert point(shifted, plain, plain, output=plain) == Block(8, 32)
+    apart = Scope((64, 64), (64,), Prod((Read(a, (i * 5 - 1, k)), Read(b, (k, j)))))
+    assert point(apart, plain, plain, output=plain) is None
 
 
 def test_layouts() -> None:

@@ -162,11 +162,11 @@ def test_constants_are_offered_in_panels() -> None:
 
     assert offered(64, 4096, 512) is None
     assert offered(64, 4096, 512, True, False) is None
-    assert offered(64, 4096, 512, False, True) == Block(4, 16, order=(1, 0), packed=1)
+    assert offered(64, 4096, 512, False, True) == Block(6, 16, order=(1, 0), packed=1)
     assert offered(4, 4096, 512, False, True) == Block(4, 16, packed=1)
-    assert offered(4096, 16, 512, True, False) == Block(4, 16, packed=0)
+    assert offered(4096, 16, 512, True, False) == Block(6, 16, packed=0)
     assert offered(4096, 4096, 512, False, True) is None
-    assert offered(4096, 64, 64, False, True) == Block(4, 16, packed=1)
+    assert offered(4096, 64, 64, False, True) == Block(6, 16, packed=1)
     kernels = TvmBackend().kernels(contraction(16, 512, 256), (False, True))
     assert {kernel.schedule.packed for kernel in kernels} == {1}  # type: ignore[union-attr]
 

@@ -68,6 +68,15 @@ def _band(along: bool, n: int, width: int, dilation: int, k: int, batch: int = 2
     return Scope(shape, (wide if along else k,), Prod((Read(x, (b, m, r)), moved)))
 
 
+def _convolution() -> Scope:
+    """Padded, so that it is read from a copy."""
+    f, h, w = it(0, 13), it(1, 9), it(2, 19)
+    c, r, s = it(3, 4), it(4, 3), it(5, 3)
+    x, weight = tensor(0, (4, 9, 19)), tensor(1, (13, 4, 3, 3))
+    window = Read(x, (c, h + r - 1, w + s - 1), 0.0)
+    return Scope((13, 9, 19), (4, 3, 3), Prod((Read(weight, (f, c, r, s)), window)))
+
+
 @dataclass(frozen=True)
 class Case:
     scope: Scope
@@ -112,6 +121,7 @@ CASES = {
     "products of doubles": Case(_product(17, 33, 20, 2, "float64"), False),
     "products of integers": Case(_product(17, 33, 20, 1, "int32"), False),
     "nearness": Case(_nearness(), False),
+    "convolution": Case(_convolution(), False, 16.0),
     "band of a product": Case(_band(False, 53, 9, 3, 20), False),
     "band times a matrix": Case(_band(True, 53, 9, 3, 43), False),
     "band wider than the rows": Case(_band(False, 7, 10, 1, 19), False),
