@@ -17,7 +17,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.kernel import Backend, Fusing, Kernel, Layout
 from eqsynth.extract.row_chains import RowChains
 from eqsynth.ir.indices import is_whole
-from eqsynth.ir.scalar import Read, leaves
+from eqsynth.ir.scalar import Read, factors_of, leaves
 from eqsynth.ir.tensor import (
     ClassRef,
     Input,
@@ -30,7 +30,6 @@ from eqsynth.ir.tensor import (
     over,
 )
 from eqsynth.ir.types import TensorType
-from eqsynth.ir.work import by_matrices
 
 VIEW_S = 4e-7
 """Seconds that a view costs at run time: a call of torch, and no data is moved. This is about half
@@ -110,22 +109,20 @@ def candidates(
                     cache[key] = [k for b in backends for k in b.kernels(term, constants)]
                 found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
     chains = RowChains(graph)
+    known: dict[tuple[Region, tuple[bool, ...]], list[Kernel]] = {}
     for ref in graph.classes:
         if ref.constant or ref.type.nbytes > limit_bytes:
             continue
         if time.monotonic() >= until:
             break
         for region in fused(graph, ref, literals, chains):
-            found[ref] += _of_region(region, backends)
+            args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
+            asked = unplaced(region), tuple(arg.constant for arg in args)
+            if asked not in known:
+                fusing = (backend for backend in backends if isinstance(backend, Fusing))
+                known[asked] = [kernel for b in fusing for kernel in b.fused(*asked)]
+            found[ref] += [Candidate(region, kernel, args) for kernel in known[asked]]
     return found
-
-
-def _of_region(region: Region, backends: Sequence[Backend]) -> Iterator[Candidate]:
-    args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
-    for backend in backends:
-        if isinstance(backend, Fusing):
-            for kernel in backend.fused(unplaced(region), tuple(a.constant for a in args)):
-                yield Candidate(region, kernel, args)
 
 
 def unplaced(region: Region) -> Region:
@@ -139,18 +136,18 @@ def fused(
     graph: EGraph, ref: ClassRef, literals: Mapping[ClassRef, Tensor], chains: RowChains
 ) -> Iterator[Region]:
     """The regions that compute a class and that one kernel may compute: maps that read a reduction
-    through literals, and row chains."""
+    through literals or a contraction, and row chains."""
     for member in graph.classes[ref]:
-        yield from _through_literals(graph, ref, member, literals)
+        yield from _mapped(graph, ref, member, literals)
     yield from chains.regions(ref)
 
 
-def _through_literals(
+def _mapped(
     graph: EGraph, ref: ClassRef, member: Tensor, literals: Mapping[ClassRef, Tensor]
 ) -> Iterator[Region]:
-    """Regions of a map that reads a reduction through literals, with the reduction in place of the
-    class that the map reads. One kernel computes both, so the result of the reduction stays in
-    registers and isn't written to memory.
+    """Regions of a map that reads a reduction through literals or a contraction, with the reduction
+    in place of the class that the map reads. One kernel computes both, so the result of the
+    reduction stays in registers and isn't written to memory.
 
         m = L_x sum_p A[x % 2, p] * v[x // 2, p],  relu(m[x] + b)   ->   one region over v and b
     """
@@ -167,8 +164,13 @@ def _through_literals(
                 continue
             images = {a: literals.get(a, a) for a in args_of(reduced)}  # type: ignore[call-overload]
             through = over(reduced, images)
-            if isinstance(through, Scope) and by_matrices(through) is not None:
+            if isinstance(through, Scope) and _is_contraction(through):
                 yield _region(member, arg, through)
+
+
+def _is_contraction(scope: Scope) -> bool:
+    """Whether a scope reduces products; a reduction through literals is one of them."""
+    return bool(scope.reduction) and len(factors_of(scope.body)) > 1
 
 
 def _region(member: Scope, arg: ClassRef, reduced: Scope) -> Region:

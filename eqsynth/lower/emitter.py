@@ -352,6 +352,23 @@ class Emitter:
         self.vectors += code.allocations
         return code.statements, value
 
+    def mapped(self, value: Expr, at: dict[int, Expr]) -> tuple[list[Any], list[Any], Expr]:
+        """The map (bias, residual, activation) of a result that is still in a register: buffers to
+        allocate, statements, and its value. The result itself if the nest has no map."""
+        after, iterators = self.nest.after, self.iterators(at)
+        if after is None:
+            return [], [], value
+
+        def load(read: Read) -> Expr:
+            # The only read that is no argument is that of the reduction's result.
+            return self.load(read, iterators) if read in self.nest.accesses else value
+
+        code = ScalarCode(
+            load, iterators, self.index_dtype, self.lane, self.lanes, self.add_rounded
+        )
+        found = code.value(after.body, self.kind)
+        return code.allocations, code.statements, found
+
     def iterators(self, at: dict[int, Expr]) -> dict[int, Expr]:
         """The values of all iterators; an iterator without a loop is 0."""
         slots = range(len(self.nest.scope.extents))

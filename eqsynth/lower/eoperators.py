@@ -331,7 +331,7 @@ class _Schedules(Emitter):
                 (rows.size, columns.size),
                 lambda i, lane, r: {**point(i, lane), **r},
                 self.nest.reduction,
-                lambda i, lane, value: self._store(point(i, lane), value),
+                lambda i, lane, value: self._finished(value, point(i, lane)),
             )
 
         if together == (1, 1):
@@ -344,6 +344,12 @@ class _Schedules(Emitter):
                 lambda j: block(down + i, along + j),
             ),
         )
+
+    def _finished(self, value: Expr, at: dict[int, Expr]) -> list[Any]:
+        """Store a result of a block, after the map if there is one."""
+        allocated, code, mapped = self.mapped(value, at)
+        self.vectors += allocated
+        return [*code, *self._store(at, mapped)]
 
     def _from_panels(self, read: Read, parts: tuple[Piece, Piece], at: dict[int, Expr]) -> Expr:
         """The value of the operand in panels."""

@@ -25,12 +25,12 @@ from eqsynth.extract.timing import Timing, alone, time_one
 from eqsynth.ir.tensor import Region, Scope
 from eqsynth.lower import tuning_records
 from eqsynth.lower.backends import Call, built, steady
-from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.schedules import this_machine
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tuning_records import Record
-from eqsynth.lower.tvm_backend import TvmBackend, is_memory_bound, tuned_for
+from eqsynth.lower.tvm_backend import TvmBackend, tuned_for
 from eqsynth.tuning.search import Budget, Search, Tuned, tune
 from eqsynth.tuning.space import Space
 

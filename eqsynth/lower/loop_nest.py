@@ -10,20 +10,28 @@ tell the kind of the scope (a map, a reduction, a contraction). Not here: schedu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Final
 
 from eqsynth.extract.kernel import Kernel, Layout, contiguous, strides
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import axes_at, is_whole
-from eqsynth.ir.scalar import Read, Scalar, Value, leaves
+from eqsynth.ir.scalar import Read, Value, factors_of, leaves
 from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal, topological
 from eqsynth.ir.types import ITEMSIZE
-from eqsynth.ir.work import by_matrices
+from eqsynth.ir.work import by_matrices, operations
+from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.padding import Pad, pad_of
+
+# A scope with fewer operations than this for each element that it moves is memory-bound (EinNet
+# §5).
+MEMORY_BOUND: Final = 4.0
+# A reduction with fewer operations than this takes microseconds however it is computed.
+SMALL: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,37 @@ def map_after(region: Region) -> tuple[Scope, Scope] | None:
     return (reduced, after) if reduced.reduction and whole and plain else None
 
 
+def map_kept(region: Region) -> tuple[Scope, Scope] | None:
+    """The reduction and the map of a region if the map can be applied to results that are still in
+    registers: those of a reduction through literals, or of a contraction that arithmetic bounds.
+    None for other regions, and for results that are rounded when they are stored (float16 is added
+    up in float32)."""
+    parts = map_after(region)
+    if parts is None:
+        return None
+    reduced, _ = parts
+    kept = reduced.dtype in ("float32", "float64") and accumulation(reduced)[0] == reduced.dtype
+    contraction = kept and not is_memory_bound(reduced)
+    return parts if contraction or by_matrices(reduced) is not None else None
+
+
+def is_memory_bound(term: Scope | Region) -> bool:
+    """Whether memory bounds the time of a scope, so that a plain loop is as fast as any: it reuses
+    little data, or is small. A region is bound by what its reduction is, if it is one with a map
+    that is kept; a row chain is bound by memory."""
+    if isinstance(term, Region):
+        parts = map_kept(term)
+        return parts is None or is_memory_bound(parts[0])
+    if not term.reduction or len(factors_of(term.body)) == 1:
+        return True
+    if by_matrices(term) is not None:
+        return True
+    work = operations(term.body) * term.type.size
+    for extent in term.reduction:
+        work *= extent
+    return work <= SMALL or flops_per_element(term) < MEMORY_BOUND
+
+
 def row_chain(region: Region) -> dict[Scope, tuple[int, ...]] | None:
     """The scopes of a row chain, arguments first, and for each of them the axes that are the rows,
     in the same order. None for a region that isn't made of scopes with common rows.
@@ -205,13 +244,13 @@ def nest_of(kernel: Kernel) -> LoopNest:
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:
     """The loops and addresses of a scope, with loops merged where memory allows it. For a region
-    that is a reduction through literals and a map: those of the reduction, unmerged, with the map
-    as ``after``. For a row chain: those of its last scope, with the others as ``before``."""
+    that ``map_kept`` takes: those of its reduction, unmerged, with the map as ``after``. For a row
+    chain: those of its last scope, with the others as ``before``."""
     steps = strides(term.shape, result)
     if isinstance(term, Scope):
         return _nest(term, args_of(term), layouts, result, steps)
-    parts = map_after(term)
-    if parts is not None and by_matrices(parts[0]) is not None:
+    parts = map_kept(term)
+    if parts is not None:
         return _nest(parts[0], inputs_of(term), layouts, result, steps, after=parts[1])
     chain = row_chain(term)
     assert chain is not None, "no kernel is made of other regions"
@@ -368,7 +407,7 @@ def _renamed(nest: LoopNest, outer: Loop, merged: Loop) -> LoopNest:
     return replace(nest, accesses=accesses, output=nest.output.substitute(image))
 
 
-def flops_per_element(scope: Scope, operations: Callable[[Scalar], int]) -> float:
+def flops_per_element(scope: Scope) -> float:
     """Operations for each element that is moved: what EinNet calls a scope's arithmetic intensity
     (§5)."""
     per_point = operations(scope.body) + bool(scope.reduction)

@@ -13,11 +13,9 @@ from typing import Any
 
 from tvm import tirx
 
-from eqsynth.ir.scalar import Read
-from eqsynth.ir.tensor import Scope
 from eqsynth.lower.emitter import Emitter, sequence
 from eqsynth.lower.matrices import Along, Rows, Tiles
-from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code
+from eqsynth.lower.scalar_code import ON_STACK, index_code
 from eqsynth.lower.scalar_functions import Expr, number
 
 Place = tuple[int, ...]
@@ -171,25 +169,13 @@ class MatrixCode:
         address = index_code(self._tiles.output, at, kind)
         code: list[Any] = []
         if self._emitter.nest.after is not None:
-            code, value = self._mapped(self._emitter.nest.after, self._kept(value), at)
+            allocated, code, value = self._emitter.mapped(self._kept(value), at)
+            self._allocated += allocated
         code.append(tirx.BufferStore(self._emitter.out, value, [address]))
         # The map is evaluated under the same condition: outside of the result its arguments may
         # have no elements.
         whole = sequence(code)
         self._code.append(tirx.IfThenElse(tirx.all(*tests), whole, None) if tests else whole)
-
-    def _mapped(self, after: Scope, value: Expr, at: dict[int, Expr]) -> tuple[list[Any], Expr]:
-        """The map (bias, residual, activation) of a result that is still in a register."""
-        emitter = self._emitter
-
-        def load(read: Read) -> Expr:
-            # The only read that is no argument is that of the matrices' result.
-            return emitter.load(read, at) if read in emitter.nest.accesses else value
-
-        code = ScalarCode(load, at, emitter.index_dtype, emitter.lane, emitter.lanes)
-        mapped = code.value(after.body, emitter.kind)
-        self._allocated += code.allocations
-        return code.statements, mapped
 
     def _position(self, axis: Along, row: int, at: dict[int, Expr]) -> Expr:
         return index_code(axis.at(row), at, self._emitter.index_dtype)

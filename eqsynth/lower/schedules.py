@@ -27,6 +27,7 @@ from eqsynth.extract.schedule import (
     Schedule,
     Tile,
 )
+from eqsynth.ir.scalar import leaves
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
@@ -49,8 +50,8 @@ ON_STACK_BYTES: Final = 256 << 10
 FEW_ROWS: Final = 4
 # What it costs to begin a block, in steps of one row: its operand of the columns is read again.
 BEGUN: Final = 0.25
-# The innermost loop of a block's reduction is written out if it has so few steps, as the 3 or 7 of a
-# convolution's window. (ResNet-18's first convolution: 2.6 -> 2.0 ms.)
+# The innermost loop of a block's reduction is written out if it has so few steps, as the 3 or 7 of
+# a convolution's window. (ResNet-18's first convolution: 2.6 -> 2.0 ms.)
 FEW_STEPS: Final = 8
 
 
@@ -163,8 +164,8 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
 
     A constant operand is stored in panels, and each panel is read once, if what is read again
     beside it fits into the second-level cache. Otherwise the operand of the columns is read again
-    by each block of rows, and has to fit. If it does, the operand of the rows may come from the last
-    cache, since a block reads few elements of it: 4 for each vector of 16 of the other. (A 3x3
+    by each block of rows, and has to fit. If it does, the operand of the rows may come from the
+    last cache, since a block reads few elements of it: 4 to 6 for 16 of the other. (A 3x3
     convolution of 512 channels at 28x28: 150 of 153 GFLOP/s, its image of 1.8 MB read by each
     panel.)
 
@@ -347,7 +348,7 @@ def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
 def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
     """Why a nest can't have this kind of schedule, or not with these sizes; None if it can."""
     traversal, reduction = nest.traversal, nest.reduction
-    if nest.after is not None and not isinstance(schedule, Matrices):
+    if nest.after is not None and not isinstance(schedule, Matrices | Block):
         return "it has no place for the map after the reduction"
     if bool(nest.before) is not isinstance(schedule, Chain):
         return "a row chain has its own kind of schedule, and nothing else has it"
@@ -489,8 +490,10 @@ def block_loops(nest: LoopNest) -> tuple[Loop, Loop] | None:
         return None
     if any(access.guards for access in nest.accesses.values()):
         return None
+    own = {*leaves(nest.scope.body)}
+    operands = [access for read, access in nest.accesses.items() if read in own]
     for row in reversed(nest.traversal[:-1]):
-        steps = [(a.stride(row.slot), a.stride(column.slot)) for a in nest.accesses.values()]
+        steps = [(a.stride(row.slot), a.stride(column.slot)) for a in operands]
         if any(down == 0 and along for down, along in steps) and any(
             down and along == 0 for down, along in steps
         ):

@@ -38,15 +38,16 @@ from eqsynth.extract.kernel import (
 from eqsynth.extract.schedule import Band, Block, Schedule
 from eqsynth.extract.target import CPU
 from eqsynth.ir.index import Index
-from eqsynth.ir.scalar import Read, factors_of, leaves
+from eqsynth.ir.scalar import Read, leaves
 from eqsynth.ir.tensor import Region, Scope, Tensor, args_of
-from eqsynth.ir.work import by_matrices, operations
+from eqsynth.ir.work import by_matrices
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import (
     LoopNest,
-    flops_per_element,
+    inputs_of,
+    is_memory_bound,
     loop_nest,
-    map_after,
+    map_kept,
     nest_of,
     row_chain,
 )
@@ -56,12 +57,6 @@ from eqsynth.lower.tvm_target import target
 
 if TYPE_CHECKING:
     import torch
-
-# A scope with fewer operations than this for each element that it moves is memory-bound (EinNet
-# §5).
-MEMORY_BOUND: Final = 4.0
-# A reduction with fewer operations than this takes microseconds however it is computed.
-SMALL: Final = 1 << 16
 
 _PIPELINE: Final = "eqsynth"
 
@@ -107,24 +102,32 @@ class TvmBackend:
                 yield from _tuned(kernel, nest, offered)
 
     def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
-        """Kernels for a region that is a reduction through literal matrices and a map over its
-        result (bias, residual, activation): the map runs before the result is stored. And for a row
-        chain. No kernels for other regions."""
-        parts = map_after(region)
-        if parts is None or by_matrices(parts[0]) is None:
+        """Kernels for a region that is a reduction and a map over its result (bias, residual,
+        activation), if the map can run before the result is stored. And for a row chain. No kernels
+        for other regions."""
+        parts = map_kept(region)
+        if parts is None:
             if row_chain(region) is not None:
                 yield from self._chains(region, constants)
             return
         reduced, _ = parts
-        for inputs, output in _layouts(reduced):
-            given = dict(zip(args_of(reduced), inputs, strict=True))
+        given: dict[Tensor, int] = {arg: n for n, arg in enumerate(inputs_of(region))}
+        own = tuple(constants[given[a]] if a in given else True for a in args_of(reduced))
+        by_memory = is_memory_bound(reduced)
+        name = f"{self.name}.matrices" if by_memory else f"{self.name}.block"
+        for inputs, output in layouts_of(reduced, own, by_memory):
+            at = dict(zip(args_of(reduced), inputs, strict=True))
             # An argument of the result's rank, such as a residual, has the result's layout.
-            ranks = {arg: len(arg.shape) for arg in region.args}
+            ranks = {arg: len(arg.shape) for arg in given}
             plain = {a: output if r == len(output) else contiguous(r) for a, r in ranks.items()}
-            layouts = tuple(given.get(arg, plain[arg]) for arg in region.args)
-            for schedule in schedules(loop_nest(region, layouts, output)):
-                name = f"{self.name}.matrices"
+            layouts = tuple(at.get(arg, plain[arg]) for arg in given)
+            nest = loop_nest(region, layouts, output)
+            offered = offered_schedules(nest, by_memory, constants)
+            for schedule in offered:
                 yield Kernel(region, constants, name, layouts, output, schedule)
+            if offered and not by_memory:
+                kernel = Kernel(region, constants, name, layouts, output, offered[0])
+                yield from _tuned(kernel, nest, offered)
 
     def _chains(self, region: Region, constants: tuple[bool, ...]) -> Iterator[Kernel]:
         layouts = tuple(contiguous(len(arg.shape)) for arg in region.args)
@@ -172,7 +175,9 @@ def offered_schedules(
     if by_memory:
         return schedules(nest)
     found = block(nest, this_machine(), constants)
-    return band(nest, this_machine()) if found is None else (found,)
+    if found is not None:
+        return (found,)
+    return band(nest, this_machine()) if nest.after is None else ()
 
 
 def check_schedule(kernel: Kernel) -> None:
@@ -212,19 +217,6 @@ def _tuned_for(threads: int) -> str:
     from eqsynth.extract.measure import describe_cpu
 
     return f"{describe_cpu()} {threads}"
-
-
-def is_memory_bound(scope: Scope | Region) -> bool:
-    """Whether memory bounds the time of a scope, so that a plain loop is as fast as any: it reuses
-    little data, or is small."""
-    if isinstance(scope, Region) or not scope.reduction or len(factors_of(scope.body)) == 1:
-        return True
-    if by_matrices(scope) is not None:
-        return True
-    work = operations(scope.body) * scope.type.size
-    for extent in scope.reduction:
-        work *= extent
-    return work <= SMALL or flops_per_element(scope, operations) < MEMORY_BOUND
 
 
 def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:

@@ -12,7 +12,7 @@ from eqsynth.extract.schedule import Rows, Schedule
 from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Call, Read, Scalar
-from eqsynth.ir.tensor import Input, Scope, args_of
+from eqsynth.ir.tensor import Input, Region, Scope, args_of
 from eqsynth.ir.types import TensorType, is_float
 from eqsynth.lower.tvm_backend import TvmBackend
 
@@ -82,6 +82,31 @@ def check_kernels(kernels: Sequence[Kernel], *values: torch.Tensor, tolerance: f
         assert tuple(got.shape) == scope.shape
         assert got.stride() == strides(scope.shape, kernel.output)
         assert_close(array(got), expected, scope.dtype, tolerance, kernel)
+
+
+def check_region(region: Region, constants: Sequence[bool] = ()) -> list[Kernel]:
+    """Every kernel of a region against the interpreter.
+
+    Args:
+        constants: for each argument, whether it is known when the kernel is built; by default none
+            is.
+    """
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randn(a.shape, generator=generator) for a in region.args]
+    env = {a.label: v.double().numpy() for a, v in zip(region.args, values, strict=True)}
+    expected = evaluate(region.outputs[0], env)
+    backend = TvmBackend()
+    constants = tuple(constants) or (False,) * len(values)
+    kernels = list(backend.fused(region, constants))
+    known = {n: value for n, value in enumerate(values) if constants[n]}
+    runners = backend.build([(kernel, known) for kernel in kernels])
+    for kernel, runner in zip(kernels, runners, strict=True):
+        given = [laid_out(v, at) for v, at in zip(values, kernel.inputs, strict=True)]
+        assert runner is not None
+        result = runner(*(value for n, value in enumerate(given) if n not in known))
+        assert result.stride() == strides(result.shape, kernel.output)
+        np.testing.assert_allclose(result.double().numpy(), expected, rtol=1e-4, atol=2e-3)
+    return kernels
 
 
 def assert_close(

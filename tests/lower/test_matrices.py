@@ -7,11 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from eoperator_cases import check_region
 from lower_cases import laid_out
 
 from eqsynth.egraph.tactics.correlating import Window, by_windows, literal
 from eqsynth.egraph.tactics.toom_cook import correlation
-from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
+from eqsynth.extract.kernel import channels_last, contiguous
 from eqsynth.extract.schedule import Matrices, Schedule
 from eqsynth.ir import tensor
 from eqsynth.ir.index import Index, It
@@ -215,24 +216,6 @@ def mapped(scope: Scope, kind: str) -> Region:
     images = {arg: inputs.get(arg, arg) for arg in args_of(scope)}
     placed = {**inputs, scope: tensor.over(scope, images)}
     return Region((tensor.over(after, placed),), tuple(inputs.values()))
-
-
-def check_region(region: Region) -> list[Kernel]:
-    """Every kernel of a region against the interpreter."""
-    generator = torch.Generator().manual_seed(1)
-    values = [torch.randn(a.shape, generator=generator) for a in region.args]
-    env = {a.label: v.double().numpy() for a, v in zip(region.args, values, strict=True)}
-    expected = evaluate(region.outputs[0], env)
-    backend = TvmBackend()
-    kernels = list(backend.fused(region, (False,) * len(values)))
-    for kernel in kernels:
-        given = [laid_out(v, at) for v, at in zip(values, kernel.inputs, strict=True)]
-        (runner,) = backend.build([(kernel, {})])
-        assert runner is not None
-        result = runner(*given)
-        assert result.stride() == strides(result.shape, kernel.output)
-        np.testing.assert_allclose(result.double().numpy(), expected, rtol=1e-4, atol=2e-3)
-    return kernels
 
 
 @pytest.mark.rotating

@@ -28,8 +28,8 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower.eoperators import prim_func
-from eqsynth.lower.loop_nest import loop_nest
-from eqsynth.lower.tvm_backend import TvmBackend, export_library, is_memory_bound, runner
+from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
+from eqsynth.lower.tvm_backend import TvmBackend, export_library, runner
 from eqsynth.lower.tvm_runtime import load_library
 from eqsynth.lower.tvm_target import lacking, target
 

@@ -18,9 +18,9 @@ from eqsynth.ir.tensor import Scope, Tensor, args_of
 from eqsynth.lower.cuda import driver, nvrtc
 from eqsynth.lower.cuda.code import Entry, Source
 from eqsynth.lower.cuda.libraries import libraries
-from eqsynth.lower.loop_nest import loop_nest
+from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
 from eqsynth.lower.torch_backend import TorchBackend, lay_out
-from eqsynth.lower.tvm_backend import is_memory_bound, layouts_of
+from eqsynth.lower.tvm_backend import layouts_of
 
 if TYPE_CHECKING:
     import torch
