@@ -34,6 +34,9 @@ from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 # answer for each map would lead to an e-node for every subset of the terms.
 MAX_TERMS_APART: Final = 4
 
+# The most maps that are inlined one after the other as one answer.
+MAX_DEPTH: Final = 12
+
 
 def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
     """Inline maps in maps and in reductions of one operand.
@@ -67,9 +70,33 @@ def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
                 whole = whole.then(Inline(read, inner)) or whole
                 fused.add(read.tensor)
     found += [whole] if fused else []
+    # The deepest first: an e-class has room for so many scopes, and subsets would fill it.
+    deepest = _with_all(view, row, scope)
+    if len(deepest.steps) > 1 and deepest.steps != whole.steps:
+        found.insert(0, deepest)
     if not found:
         raise Later
     return found
+
+
+def _with_all(view: View, row: Sequence[Any], scope: Scope) -> Path:
+    """The path on which maps are inlined until the scope reads none, one map of each e-class.
+
+    where(x > 0, x, a * x) of x = c + b  ->  where(c + b > 0, c + b, a * (c + b))
+    """
+    deepest, taken = Path(scope), dict[Tensor, Scope]()
+    while len(deepest.steps) < MAX_DEPTH:
+        for read in dict.fromkeys(reads(deepest.scope.body)):
+            ways = _fusible(view, row, deepest.scope, read)
+            inner = taken.get(read.tensor) or next(ways, None)
+            further = None if inner is None else deepest.then(Inline(read, inner))
+            if inner is not None and further is not None:
+                taken[read.tensor] = inner
+                deepest = further
+                break
+        else:
+            break
+    return deepest
 
 
 def _without_views(view: View, row: Sequence[Any], scope: Scope) -> Path | None:
