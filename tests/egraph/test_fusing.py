@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eqsynth.ir.scalar import reads
-from eqsynth.ir.tensor import ClassRef, Input, Scope
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope
 from tests.egraph.programs import saturate, saturated
 from tests.terms import leaf, op
 
@@ -28,6 +28,29 @@ def test_a_sum_of_slices_reads_the_image_alone() -> None:
     assert frozenset({image}) in read
     taps = [m for m in graph.classes[root] if isinstance(m, Scope) and len(list(reads(m.body))) > 2]
     assert len(taps) < 32  # of 2**9 subsets
+
+
+def test_a_map_reads_its_operand_alone_however_often_it_uses_it() -> None:
+    """A bias and a PReLU over a product are one map, which a kernel applies to results that are in
+    registers. The subsets of what may be inlined would fill the e-class before."""
+    x, w = leaf("x", 1, 6, 8, 8), leaf("w", 6, 6, 3, 3, constant=True)
+    conv = op("Conv2d", x, w, attrs=((1, 1), (1, 1), (1, 1), 1))
+    columns = [
+        op("Reshape", leaf(name, 6, constant=True), attrs=((6, 1, 1),)) for name in ("b", "a")
+    ]
+    biased = op("Add", conv, columns[0])
+    low = op("Mul", biased, columns[1])
+    positive = op("Greater", biased, op("Full", attrs=((), 0.0, "float32")))
+    graph = saturate(op("Where", positive, biased, low))
+    (root,) = graph.roots
+    convolved = {ref for ref, ms in graph.classes.items() if any(m.name == "Conv2d" for m in ms
+                 if isinstance(m, Op))}  # fmt: skip
+    read = [
+        {read.tensor for read in reads(member.body) if not read.tensor.constant}
+        for member in graph.classes[root]
+        if isinstance(member, Scope)
+    ]
+    assert convolved in read
 
 
 def test_a_view_and_its_inverse_end() -> None:
