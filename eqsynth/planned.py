@@ -108,7 +108,7 @@ def plan(
         place=elsewhere(target) if load is None else Place(target=target),
         explanation=NoExplanation("the program was planned, and its derivation isn't kept"),
     )  # fmt: skip
-    report.count_after(chosen, made.constants, made.constant_bytes())
+    report.count_after(chosen, made.constants, made.constant_bytes(), made.scratch_bytes())
     report.optimize_s = time.monotonic() - begin
     return made
 

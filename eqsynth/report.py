@@ -223,7 +223,11 @@ class Report:
         self.bytes_before = sum(bytes_moved(t) for t in terms if isinstance(t, Op))
 
     def count_after(
-        self, plan: Plan, constants: Mapping[str, torch.Tensor], constant_bytes: int
+        self,
+        plan: Plan,
+        constants: Mapping[str, torch.Tensor],
+        constant_bytes: int,
+        scratch_bytes: int,
     ) -> None:
         """Count FLOPs, bytes, memory and backends of the compiled program."""
         moving = [s for s in plan.steps if s.kernel.implementation != "torch.view"]
@@ -231,7 +235,7 @@ class Report:
         self.bytes_after = sum(bytes_moved(s.kernel.term) for s in moving)
         self.parameters = sum(value.numel() for value in constants.values())
         self.constant_bytes = constant_bytes
-        self.peak_memory_bytes = plan.peak_bytes() + constant_bytes
+        self.peak_memory_bytes = plan.peak_bytes() + constant_bytes + scratch_bytes
         kinds = {s.kernel.implementation.partition(":")[0] for s in moving}
         self.backend = ", ".join(sorted(kinds)) or "nothing to run"
         self.predicted_s = sum(step.cost_s for step in plan.steps)

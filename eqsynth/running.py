@@ -185,7 +185,8 @@ class Run:
         """
         with self._stage("lower"), bounded.until(self._end):
             compiled = self._lowered(graph, found.plan)
-        self.report.count_after(found.plan, compiled.constants, compiled.constant_bytes())
+        memory = compiled.constant_bytes(), compiled.scratch_bytes()
+        self.report.count_after(found.plan, compiled.constants, *memory)
         needed, allowed = self.report.peak_memory_bytes, self.settings.peak_memory
         if needed > allowed:
             raise LoweringError(
@@ -259,7 +260,8 @@ class Run:
     def _needs(self, graph: EGraph, plan: Plan) -> float:
         """The bytes that a plan's program needs; infinite if it doesn't build."""
         with suppress(LoweringError):
-            return plan.peak_bytes() + self._lowered(graph, plan).constant_bytes()
+            made = self._lowered(graph, plan)
+            return plan.peak_bytes() + made.constant_bytes() + made.scratch_bytes()
         return math.inf
 
     def _engines_win(self, own: Extraction, compiled: CompiledProgram) -> bool:

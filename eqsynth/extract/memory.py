@@ -8,7 +8,8 @@ time. If that isn't enough, each byte of a result is given a price in seconds, a
 selected again: with a higher price the selection takes kernels that write less [Lagrangian
 relaxation of the bound].
 
-Not here: the memory that a kernel takes while it runs, which libraries don't report.
+Not here: the memory that a library's kernel takes while it runs, which isn't reported. (What a
+generated kernel takes is part of what the program needs.)
 """
 
 from __future__ import annotations

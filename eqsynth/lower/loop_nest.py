@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from eqsynth.extract.kernel import Kernel, Layout, contiguous, strides
+from eqsynth.extract.schedule import Block
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import axes_at, is_whole
 from eqsynth.ir.scalar import Read, Value, factors_of, leaves
@@ -240,6 +241,13 @@ def nest_of(kernel: Kernel) -> LoopNest:
     """The loop nest of a generated kernel."""
     assert isinstance(kernel.term, Scope | Region)
     return loop_nest(kernel.term, kernel.inputs, kernel.output)
+
+
+def scratch_bytes(kernel: Kernel) -> int:
+    """The bytes of the padded copies that a generated kernel makes while it runs."""
+    if not isinstance(kernel.schedule, Block):
+        return 0
+    return sum(pad.size * ITEMSIZE[pad.read.tensor.dtype] for pad in nest_of(kernel).padded.pads)
 
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:

@@ -28,6 +28,7 @@ from eqsynth.lower.call_trees import Calls
 from eqsynth.lower.calling import AsItIs, Calling
 from eqsynth.lower.graphs import Graphs
 from eqsynth.lower.kept_original import called
+from eqsynth.lower.loop_nest import scratch_bytes
 from eqsynth.lower.places import HOST, Place, host_by_default
 from eqsynth.lower.steps import (
     Parameter,
@@ -352,6 +353,10 @@ class CompiledProgram(torch.nn.Module):
             else:  # a tensor in oneDNN's own layout
                 distinct[id(x)] = x.numel() * x.element_size()
         return sum(distinct.values())
+
+    def scratch_bytes(self) -> int:
+        """The most bytes that a generated kernel of the program takes for itself while it runs."""
+        return max((scratch_bytes(step.kernel) for step in self.steps), default=0)
 
     # ---- copies -----------------------------------------------------------------------------
 

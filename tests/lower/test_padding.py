@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from eoperator_cases import check_kernels, tensor
 
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous
-from eqsynth.extract.schedule import Block
+from eqsynth.extract.schedule import Block, Rows
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope
-from eqsynth.lower.loop_nest import LoopNest, loop_nest
+from eqsynth.lower.loop_nest import LoopNest, loop_nest, scratch_bytes
 from eqsynth.lower.padding import MOST, pad_of
 from eqsynth.lower.schedules import Machine, block, block_loops
 from eqsynth.lower.tvm_backend import TvmBackend
@@ -92,6 +93,12 @@ def test_a_block_reads_a_padded_copy() -> None:
     inside = nest_of(convolution(4, 12, (9, 21), (3, 3)))
     assert inside.padded is inside  # nothing is read outside
     assert nest.padded.padded is nest.padded
+
+
+def test_the_copy_is_counted_as_memory() -> None:
+    kernel = next(k for k in blocks_of(CONVOLUTIONS["3x3"]) if k.inputs[0] == contiguous(4))
+    assert scratch_bytes(kernel) == 4 * 2 * 4 * 11 * 23
+    assert scratch_bytes(replace(kernel, schedule=Rows())) == 0
 
 
 def test_what_is_not_copied() -> None:
