@@ -22,7 +22,7 @@ from tests.terms import it
 def convolution(
     channels: int, features: int, size: tuple[int, int], window: tuple[int, int],
     low: tuple[int, int] = (0, 0), high: tuple[int, int] = (0, 0), stride: int = 1,
-    dilation: int = 1, fill: float = 0.0,
+    dilation: int = 1, fill: float = 0.0, dtype: str = "float32",
 ) -> Scope:  # fmt: skip
     """``L_bfhw sum_crs x[b, c, h*stride + r*dilation - low, …] * k[f, c, r, s]`` of two images."""
     extents = [
@@ -31,8 +31,8 @@ def convolution(
     ]
     b, f, h, w = (it(k, e) for k, e in enumerate((2, features, *extents)))
     c, r, s = it(4, channels), it(5, window[0]), it(6, window[1])
-    x = tensor(0, (2, channels, *size))
-    k = tensor(1, (features, channels, *window))
+    x = tensor(0, (2, channels, *size), dtype)
+    k = tensor(1, (features, channels, *window), dtype)
     rows, columns = (
         at * stride + tap * dilation - a for at, tap, a in ((h, r, low[0]), (w, s, low[1]))
     )
@@ -51,6 +51,10 @@ CONVOLUTIONS = {
     "far": convolution(4, 16, (5, 18), (3, 3), (4, 3), (4, 5)),
     "fill": convolution(4, 16, (6, 18), (3, 3), (1, 1), (1, 1), fill=1.5),
     "end": convolution(4, 16, (6, 18), (3, 3), (0, 0), (2, 1)),
+    **{
+        dtype: convolution(4, 16, (6, 18), (3, 3), (1, 1), (1, 1), fill=2.0, dtype=dtype)
+        for dtype in ("float64", "float16", "bfloat16", "int32", "int8")
+    },
     "pointwise, cropped": convolution(32, 32, (6, 18), (1, 1), (-1, -2), (1, 0)),
 }
 
