@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,6 +30,7 @@ from eqsynth.ir.tensor import (
     over,
 )
 from eqsynth.ir.types import TensorType
+from eqsynth.ir.work import operations
 
 VIEW_S = 4e-7
 """Seconds that a view costs at run time: a call of torch, and no data is moved. This is about half
@@ -137,40 +138,64 @@ def fused(
 ) -> Iterator[Region]:
     """The regions that compute a class and that one kernel may compute: maps that read a reduction
     through literals or a contraction, and row chains."""
-    for member in graph.classes[ref]:
-        yield from _mapped(graph, ref, member, literals)
+    yield from _mapped(graph, ref, literals)
     yield from chains.regions(ref)
 
 
 def _mapped(
-    graph: EGraph, ref: ClassRef, member: Tensor, literals: Mapping[ClassRef, Tensor]
-) -> Iterator[Region]:
+    graph: EGraph, ref: ClassRef, literals: Mapping[ClassRef, Tensor]
+) -> Iterable[Region]:
     """Regions of a map that reads a reduction through literals or a contraction, with the reduction
     in place of the class that the map reads. One kernel computes both, so the result of the
     reduction stays in registers and isn't written to memory.
 
         m = L_x sum_p A[x % 2, p] * v[x // 2, p],  relu(m[x] + b)   ->   one region over v and b
+
+    Of regions that read the same data, and differ in how constants are written, the one of least
+    work is taken. (ResNet-50: 2,805 kernels in blocks before, 1,213 with this.)
     """
-    if not isinstance(member, Scope) or member.reduction:
-        return
-    reads = [leaf for leaf in leaves(member.body) if isinstance(leaf, Read)]
-    for arg in args_of(member):
-        if not isinstance(arg, ClassRef) or arg.constant:
+    found: dict[Hashable, tuple[int, Region]] = {}
+    known: dict[ClassRef, list[Scope]] = {}
+    for member in graph.classes[ref]:
+        if not isinstance(member, Scope) or member.reduction:
             continue
-        if not all(is_whole(read, member) for read in reads if read.tensor == arg):
-            continue
-        for reduced in graph.classes[arg]:
-            if not isinstance(reduced, Scope) or {ref, arg} & {*args_of(reduced)}:
+        taken = [leaf for leaf in leaves(member.body) if isinstance(leaf, Read)]
+        work = operations(member.body)
+        for arg in args_of(member):
+            if not isinstance(arg, ClassRef) or arg.constant:
                 continue
-            images = {a: literals.get(a, a) for a in args_of(reduced)}  # type: ignore[call-overload]
-            through = over(reduced, images)
-            if isinstance(through, Scope) and _is_contraction(through):
-                yield _region(member, arg, through)
+            if not all(is_whole(read, member) for read in taken if read.tensor == arg):
+                continue
+            if arg not in known:
+                known[arg] = [*_contractions(graph.classes[arg], {ref, arg}, literals)]
+            for reduced in known[arg]:
+                alike = arg, reduced.reduction, _varying(member), _varying(reduced)
+                if alike not in found or work < found[alike][0]:
+                    found[alike] = work, _region(member, arg, reduced)
+    return [region for _, region in found.values()]
 
 
-def _is_contraction(scope: Scope) -> bool:
-    """Whether a scope reduces products; a reduction through literals is one of them."""
-    return bool(scope.reduction) and len(factors_of(scope.body)) > 1
+def _contractions(
+    members: Iterable[Tensor], without: set[ClassRef], literals: Mapping[ClassRef, Tensor]
+) -> Iterator[Scope]:
+    """The reductions of products among the members of a class, with literals in place of their
+    classes; a reduction through literals is one of them.
+
+    Args:
+        without: classes that they mustn't read.
+    """
+    for member in members:
+        if not isinstance(member, Scope) or not member.reduction or without & {*args_of(member)}:
+            continue
+        images = {a: literals.get(a, a) for a in args_of(member)}  # type: ignore[call-overload]
+        through = over(member, images)
+        if isinstance(through, Scope) and len(factors_of(through.body)) > 1:
+            yield through
+
+
+def _varying(scope: Scope) -> frozenset[Tensor]:
+    """The arguments that aren't constant."""
+    return frozenset(arg for arg in args_of(scope) if not arg.constant)
 
 
 def _region(member: Scope, arg: ClassRef, reduced: Scope) -> Region:

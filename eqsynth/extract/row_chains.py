@@ -19,7 +19,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.ir.indices import axes_at
 from eqsynth.ir.scalar import Call, composites
 from eqsynth.ir.tensor import ClassRef, Input, Region, Scope, Tensor, args_of, over
-from eqsynth.ir.work import flops
+from eqsynth.ir.work import flops, operations
 
 Rows = tuple[int, ...]
 """The axes of a class, or of a scope, that are the rows of a chain."""
@@ -245,7 +245,8 @@ def _is_of_rows(scope: Scope, rows: Rows) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _work(scope: Scope) -> float:
-    each = sum(_FUNCTION if isinstance(part, Call) else 1 for part in composites(scope.body))
+    calls = sum(isinstance(part, Call) for part in composites(scope.body))
+    each = operations(scope.body) + (_FUNCTION - 1) * calls
     return math.prod(scope.extents) * (each + 1)
 
 

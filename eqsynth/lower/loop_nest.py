@@ -71,7 +71,7 @@ class Access:
         return any(slot in {it.slot for it in index.iterators()} for index, _ in self.guards)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoopNest:
     """A scope at given layouts, ready for a schedule.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from eqsynth.extract.schedule import (
@@ -295,8 +295,8 @@ def block_height(row: Loop, machine: Machine) -> int:
 
     def steps(height: int) -> float:
         whole, rest = divmod(row.extent, height)
-        heights = [height] * whole + [rest] * (rest > 0)
-        return sum(max(rows, FEW_ROWS) + BEGUN for rows in heights)
+        blocks = ((whole, height), (rest > 0, rest))
+        return sum(count * (max(rows, FEW_ROWS) + BEGUN) for count, rows in blocks)
 
     return min(range(min(most, row.extent), 0, -1), key=steps)
 
@@ -475,6 +475,7 @@ def tile_loop(nest: LoopNest) -> int | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def block_loops(nest: LoopNest) -> tuple[Loop, Loop] | None:
     """The row loop and the column loop of a contraction, where a block of both uses each loaded
     element several times.
