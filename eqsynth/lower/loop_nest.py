@@ -21,7 +21,7 @@ from eqsynth.extract.kernel import Kernel, Layout, contiguous, strides
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.index import Atom, FloorDiv, Index, It, Mod
 from eqsynth.ir.indices import axes_at, is_whole
-from eqsynth.ir.scalar import Read, Value, factors_of, leaves
+from eqsynth.ir.scalar import Read, Value, factors_of, iterators, leaves
 from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal, topological
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.ir.work import by_matrices, operations
@@ -194,6 +194,17 @@ def is_memory_bound(term: Scope | Region) -> bool:
     for extent in term.reduction:
         work *= extent
     return work <= SMALL or flops_per_element(term) < MEMORY_BOUND
+
+
+def is_reused_by_one(scope: Scope) -> bool:
+    """Whether each operand of a contraction moves along all loops over results along which a
+    smaller one moves, as in a depthwise convolution, ``L_chw sum_rs w[c, r, s] * x[c, h + r, w +
+    s]``. No block has rows for one operand and columns for the other then, and a plain loop is as
+    good as any."""
+    own = set(range(len(scope.traversal)))
+    moving = [{it.slot for it in iterators(f)} & own for f in factors_of(scope.body)]
+    moving.sort(key=len)
+    return all(small <= large for small, large in pairwise(moving))
 
 
 def row_chain(region: Region) -> dict[Scope, tuple[int, ...]] | None:

@@ -46,6 +46,7 @@ from eqsynth.lower.loop_nest import (
     LoopNest,
     inputs_of,
     is_memory_bound,
+    is_reused_by_one,
     loop_nest,
     map_kept,
     nest_of,
@@ -83,13 +84,23 @@ class TvmBackend:
         if not isinstance(term, Scope):
             return
         by_memory = is_memory_bound(term)
+        found = [*self._at_layouts(term, constants, by_memory)]
+        if not found and not by_memory and is_reused_by_one(term):
+            found = [*self._at_layouts(term, constants, by_memory=True)]
+        yield from found
+
+    def _at_layouts(
+        self, term: Scope, constants: tuple[bool, ...], by_memory: bool
+    ) -> Iterator[Kernel]:
+        """The kernels of ``kernels``, for a scope that memory bounds or that arithmetic bounds."""
         layouts = layouts_of(term, constants, by_memory)
         name = self.name if by_memory else f"{self.name}.block"
         if by_matrices(term) is not None:
             # If there are layouts in which the loop over results runs along memory, only these are
             # offered; for the others a copy before is faster than slow loops.
-            taken = [at for at in _layouts(term) if tiles_of(loop_nest(term, *at)) is not None]
-            layouts = iter(taken or _layouts(term))
+            every = list(_layouts(term, constants))
+            taken = [at for at in every if tiles_of(loop_nest(term, *at)) is not None]
+            layouts = iter(taken or every)
             name = f"{name}.matrices" if taken else name
         for inputs, output in layouts:
             nest = loop_nest(term, inputs, output)
@@ -201,7 +212,7 @@ def layouts_of(
     scope: Scope, constants: tuple[bool, ...], by_memory: bool
 ) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     """The layouts of arguments and result for which kernels of a scope are generated."""
-    return _layouts(scope) if by_memory else _contraction_layouts(scope, constants)
+    return (_layouts if by_memory else _contraction_layouts)(scope, constants)
 
 
 def tuned_for() -> str:
@@ -219,11 +230,14 @@ def _tuned_for(threads: int) -> str:
     return f"{describe_cpu()} {threads}"
 
 
-def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
+def _layouts(
+    scope: Scope, constants: tuple[bool, ...]
+) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     """Everything contiguous; contiguous arguments with the result in the order in which the largest
     argument is read; and, if there are images (rank 4), everything channels last. The largest
     argument may also have its last two axes exchanged, as contractions give their results, unless
-    it is an image."""
+    it is an image. Beside images that are channels last, a constant has its channels last, too: the
+    weights of a depthwise convolution, which has an axis of one channel in their place."""
     args = args_of(scope)
     ranks = [len(arg.shape) for arg in args]
     rank = len(scope.traversal)
@@ -235,8 +249,24 @@ def _layouts(scope: Scope) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
         for layout in matrix_layouts(ranks[largest])[1:] if 2 < ranks[largest] != 4 else ():
             yield (*plain[:largest], layout, *plain[largest + 1 :]), contiguous(rank)
     if 4 in (rank, *ranks):
-        last = [channels_last(r) if r == 4 else contiguous(r) for r in (*ranks, rank)]
-        yield tuple(last[:-1]), last[-1]
+        *last, output = (channels_last(r) if r == 4 else contiguous(r) for r in (*ranks, rank))
+        for n, constant in enumerate(constants):
+            axis = _axis_along(scope, args[n], output) if constant else None
+            if axis is not None:
+                last[n] = (*(a for a in range(ranks[n]) if a != axis), axis)
+        yield tuple(last), output
+
+
+def _axis_along(scope: Scope, arg: Tensor, output: Layout) -> int | None:
+    """The axis of an argument that is read along the innermost axis of the result's memory; None if
+    there isn't one."""
+    long = [axis for axis in output if scope.traversal[axis] != 1]
+    if not long:
+        return None
+    inner = Index.iterator(long[-1], scope.traversal[long[-1]])
+    reads = [leaf for leaf in leaves(scope.body) if isinstance(leaf, Read) and leaf.tensor == arg]
+    axes = {read.index.index(inner) for read in reads if inner in read.index}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _order_read(scope: Scope) -> Layout:
@@ -268,18 +298,13 @@ def _contraction_layouts(
     """
     if len(args_of(scope)) > 2:
         return
-    reads = [leaf for leaf in leaves(scope.body) if isinstance(leaf, Read)]
     for output in _orders(len(scope.traversal)):
-        long = [axis for axis in output if scope.traversal[axis] != 1]
-        if not long:
+        if all(extent == 1 for extent in scope.traversal):
             return
-        inner = Index.iterator(long[-1], scope.traversal[long[-1]])
         options = []
         for arg, constant in zip(args_of(scope), constants, strict=True):
-            axes = {r.index.index(inner) for r in reads if r.tensor == arg and inner in r.index}
-            rank = len(arg.shape)
-            if len(axes) == 1:
-                (axis,) = axes
+            axis, rank = _axis_along(scope, arg, output), len(arg.shape)
+            if axis is not None:
                 options.append([(*(a for a in range(rank) if a != axis), axis)])
             else:
                 options.append([contiguous(rank)] if constant else list(_orders(rank)))
