@@ -57,10 +57,22 @@ MAX_TEST_LINES = 750
 MAX_RULE_LINES = 300
 
 
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+ASKED_ABOUT = (*DOCUMENTED, ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Constant)
+
+
 @cache
 def nodes_of(source: str) -> tuple[ast.AST, ...]:
-    """All nodes of a module's syntax tree, which is parsed once for several tests."""
-    return tuple(ast.walk(ast.parse(source)))
+    """The nodes of a module's syntax tree that tests ask about, in the order of ``ast.walk``, which
+    takes three times as long. A module is parsed once for several tests."""
+    nodes: list[ast.AST] = [ast.parse(source)]
+    for node in nodes:
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                nodes.append(value)
+            elif isinstance(value, list):
+                nodes += [part for part in value if isinstance(part, ast.AST)]
+    return tuple(node for node in nodes if isinstance(node, ASKED_ABOUT))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -208,7 +220,6 @@ def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
            tokenize.ENDMARKER}  # fmt: skip
 
