@@ -19,7 +19,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.turns import MOST, PARTS
+from tests.turns import MOST, PARTS, SELDOM
 
 # Before torch is imported by anything: two threads, also in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part", default="all", metavar="all|today|N",
         help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on "
-        f"(every {MOST}th of those that say so)",
+        f"(every {SELDOM}th of small families, every {MOST}th of those that say so)",
     )  # fmt: skip
     parser.addoption(
         "--differential-part", default=None, help="which part of the table of operators is run"
@@ -92,6 +92,15 @@ def _without_a_gpu(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {lacking}"))
 
 
+def _family(item: pytest.Item) -> str:
+    """The test function of which an item is a row."""
+    return item.nodeid.partition("[")[0]
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _without_a_gpu(items)
     part = config.option.part
@@ -102,18 +111,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Tests that share what is dear to make, `rotating(together="row")`, are in one part. Tests of
     # several files over the rows of one table, `rotating(table="programs")`, are in the part of
     # their row, so that what is made for a row is made in one part.
+    rows = Counter(map(_family, filter(_is_quick, items)))
     counts: dict[object, int] = {}
     groups: dict[tuple[object, str], int] = {}
     left_out = []
     for item in items:
         if (mark := item.get_closest_marker("rotating")) is not None:
             table = mark.kwargs.get("table")
-            home = item.path if table is None else item.nodeid.partition("[")[0]
+            home = item.path if table is None else _family(item)
             count = counts.setdefault(home, crc32((table or item.path.name).encode()))
             group = home, mark.kwargs.get("together", item.nodeid)
             turn = groups.setdefault(group, count)
             counts[home] = count + (turn == count)
-            parts = mark.kwargs.get("parts", PARTS)
+            parts = mark.kwargs.get("parts", PARTS if rows[_family(item)] >= PARTS else SELDOM)
             if turn % parts != int(part) % parts:
                 left_out.append(item)
     if left_out:

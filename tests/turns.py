@@ -11,12 +11,16 @@ from hypothesis import seed
 PARTS: Final = 16
 """Of the tests marked `rotating`, `make test` runs every so-manyth."""
 
+SELDOM: Final = 32
+"""Of those whose family has fewer than `PARTS` rows, and so none on some days in any case, every
+so-manyth."""
+
 TURNS: Final = 8
 """So many turns a test of random data has, each in another part: it runs on half of the days."""
 
 MOST: Final = 64
-"""Of tests marked `rotating(parts=MOST)`, `make test` runs every so-manyth. `PARTS` divides it, so
-that the number of a day, modulo `MOST`, says all that is run on that day."""
+"""Of tests marked `rotating(parts=MOST)`, `make test` runs every so-manyth. `PARTS` and `SELDOM`
+divide it, so that the number of a day, modulo `MOST`, says all that is run on that day."""
 
 
 def by_turns(
