@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part", default="all", metavar="all|today|N",
         help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on "
-        f"(every {SELDOM}th of small families, every {MOST}th of those that say so)",
+        f"(every {SELDOM}th or {MOST}th of some)",
     )  # fmt: skip
     parser.addoption(
         "--differential-part", default=None, help="which part of the table of operators is run"
@@ -123,7 +123,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             group = home, mark.kwargs.get("together", item.nodeid)
             turn = groups.setdefault(group, count)
             counts[home] = count + (turn == count)
-            parts = mark.kwargs.get("parts", PARTS if rows[_family(item)] >= PARTS else SELDOM)
+            parts = PARTS if PARTS <= rows[_family(item)] < SELDOM else SELDOM
+            parts = mark.kwargs.get("parts", parts)
             if turn % parts != int(part) % parts:
                 left_out.append(item)
     if left_out:

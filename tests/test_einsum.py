@@ -23,7 +23,7 @@ from eqsynth.rules import load_rules
 from eqsynth.testing import assert_egraph_consistent
 from tests.egraph.programs import least_flops
 from tests.terms import times
-from tests.turns import in_turns
+from tests.turns import in_rare_turns
 
 RULES = load_rules().select()
 
@@ -124,7 +124,7 @@ def test_other_kinds_of_einsum_cost_no_more_either(equation: str) -> None:
     assert_egraph_consistent(graph)
 
 
-@in_turns
+@in_rare_turns
 @settings(max_examples=times(0.16), deadline=None)
 @given(equations())
 def test_random_einsums_cost_no_more_than_the_optimal_path(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.bench_derive import Case, cases, search
 from eqsynth.rules import load_rules
-from tests.turns import TURNS, by_turns
+from tests.turns import TURNS, by_rare_turns
 
 
 def missed(case: Case, guided: bool, canonical: bool) -> str | None:
@@ -26,7 +26,7 @@ def test_windows_are_split_without_canonical_forms(name: str) -> None:
     assert missed(case, guided=True, canonical=False) is None
 
 
-@by_turns
+@by_rare_turns
 def test_every_row_finds_its_target(turn: int) -> None:
     rows = list(itertools.product(cases(), (True, False), (True, False)))
     own = rows[turn::TURNS]

@@ -26,7 +26,7 @@ from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import LIMITS, RULES, saturate
 from tests.terms import INF, assert_equal, it, leaf, times
-from tests.turns import by_turns, in_turns
+from tests.turns import by_turns, in_rare_turns
 
 Map = Callable[..., tuple[Index, ...]]
 Shape = tuple[int, ...]
@@ -253,7 +253,7 @@ def test_reads_of_an_element_again_are_scopes_among_others(mode: str) -> None:
     assert any(not index.is_affine for m in flat for r in reads(m.body) for index in r.index)
 
 
-@in_turns
+@in_rare_turns
 @settings(max_examples=times(0.16))
 @given(composed(6))
 def test_chains_of_six_views_stay_small_and_consistent(case: tuple[Scope, Tensor]) -> None:

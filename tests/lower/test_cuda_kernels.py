@@ -16,7 +16,7 @@ from eqsynth.extract.schedule import Grid, Rows, Schedule, Team, Tiles, Turn
 from eqsynth.lower.cuda.source import source_of
 from eqsynth.lower.cuda.spaces import Multiprocessor, offered, refusal, space_of
 from eqsynth.tuning.space import Refused
-from tests.turns import in_turns
+from tests.turns import in_rare_turns
 
 
 @pytest.mark.rotating
@@ -73,7 +73,7 @@ def _check_points(data: st.DataObject, count: int) -> None:
         check_on_cpu({case.kernel(schedule): case.tolerance for schedule in drawn})
 
 
-@in_turns
+@in_rare_turns
 @settings(max_examples=3)
 @given(st.data())
 def test_every_point_is_right_or_refused(data: st.DataObject) -> None:

@@ -21,7 +21,7 @@ from eqsynth.lower.loop_nest import LoopNest, loop_nest
 from eqsynth.lower.schedules import Machine, band, block, refusal, schedules
 from eqsynth.lower.spaces import space_of
 from eqsynth.tuning.space import Point, Refused, Space
-from tests.turns import in_turns
+from tests.turns import in_rare_turns
 
 WIDE, NARROW = Machine(32, 64, 1 << 20), Machine(16, 32, 1 << 18)
 
@@ -149,7 +149,7 @@ def _check_points(data: st.DataObject, count: int) -> None:
         check_kernels(kernels, tolerance=case.tolerance)
 
 
-@in_turns
+@in_rare_turns
 @settings(max_examples=8)
 @given(st.data())
 def test_every_point_is_right_or_refused(data: st.DataObject) -> None:

@@ -20,12 +20,12 @@ from eqsynth.testing import assert_search_sound
 from eqsynth.testing.strategies import environments, operator_programs, scopes
 from tests.egraph.programs import RULES
 from tests.terms import it, leaf, op, times
-from tests.turns import in_turns
+from tests.turns import in_rare_turns, in_turns
 
 DTYPES = ("float32", "float32", "int64", "uint8", "bool")
 
 
-@in_turns
+@in_rare_turns
 @settings(max_examples=times(0.24))
 @given(operator_programs(steps=4, dtypes=DTYPES), st.data())
 def test_random_programs_are_sound_and_idempotent(root: Tensor, data: st.DataObject) -> None:
