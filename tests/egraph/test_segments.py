@@ -460,7 +460,9 @@ NETS: list[tuple[nn.Module, tuple[int, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.rotating)])
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(n, marks=pytest.mark.rotating) for n in (1, 2))]
+)
 def test_a_cut_loses_nothing(number: int, worker: Worker, rules: RuleSet, tmp_path: Path) -> None:
     model, shape = NETS[number]
     program = program_of(model, *shape)
