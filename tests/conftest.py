@@ -253,6 +253,20 @@ def nothing_kept() -> None:
 
 
 @pytest.fixture
+def no_idle_workers() -> Iterator[None]:
+    """No worker is idle at the beginning, and none that is idle at the end is kept. Those that were
+    idle before are put aside for other tests: one that measures takes five seconds to load TVM."""
+    from eqsynth import executor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "_idle", executor._Idle())
+        try:
+            yield
+        finally:
+            executor.end_idle_workers()
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """`golden.check("explain/chain.txt", text)` against `tests/golden/explain/chain.txt`."""
     return Golden(Path(__file__).parent / "golden", request.config.getoption("--update-golden"))

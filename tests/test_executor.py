@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -303,10 +303,8 @@ def test_a_worker_error_is_an_error_of_eqsynth() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_idle_workers() -> Iterator[None]:
-    end_idle_workers()
-    yield
-    end_idle_workers()
+def workers_of_its_own(no_idle_workers: None) -> None:
+    """Each test begins without idle workers."""
 
 
 def _borrowed_pid(memory_limit: int | None = None, threads: int | None = None) -> int:

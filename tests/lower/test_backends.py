@@ -108,9 +108,9 @@ def test_positions_lie_in_a_table_of_one_row(measurer: Measurer) -> None:
 
 
 @pytest.mark.rotating
+@pytest.mark.usefixtures("no_idle_workers")
 def test_a_worker_that_has_loaded_is_kept_and_one_that_still_loads_is_ended() -> None:
     """It would go on loading while others are timed."""
-    end_idle_workers()
     pids = []
     for wait in (True, False):
         end_idle_workers()
@@ -192,8 +192,8 @@ def test_what_is_not_prepared_in_time_is_left_for_later() -> None:
 
 
 @pytest.mark.rotating
+@pytest.mark.usefixtures("no_idle_workers")
 def test_preparing_again_gives_the_worker_back() -> None:
-    end_idle_workers()
     with Measurer(threads=1) as made:
         pids = []
         for _ in range(2):
