@@ -16,7 +16,7 @@ from eqsynth.errors import EquivalenceError, LoweringError
 def optimized(module: torch.nn.Module, *args: Any, **kwargs: Any) -> eqsynth.CompiledProgram:
     return eqsynth.optimize(
         module.eval(), args, example_kwargs=kwargs, objective="flops", engines=(), progress=False,
-        check=False, node_limit=600, time_limit_s=60,
+        check=False, node_limit=150, time_limit_s=60,
     )  # fmt: skip
 
 

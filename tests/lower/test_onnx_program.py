@@ -22,7 +22,7 @@ from eqsynth.testing.differential.onnx_columns import evaluated
 def optimized(module: torch.nn.Module, *args: Any, **options: Any) -> eqsynth.CompiledProgram:
     return eqsynth.optimize(
         module.eval(), args, objective="flops", engines=(), progress=False, check=False,
-        node_limit=600, time_limit_s=60, **options,
+        node_limit=150, time_limit_s=60, **options,
     )
 
 
