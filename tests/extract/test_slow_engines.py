@@ -45,7 +45,8 @@ def sixteen_layers() -> tuple[EGraph, Extraction]:
     program = capture_expression(h).program
     segments, rules = cut(program), load_rules().select()
     graphs = {
-        s.key: saturate_terms(s.roots, rules, DEFAULT_PHASES, Limits(), False) for s in segments
+        key: saturate_terms(segment.roots, rules, DEFAULT_PHASES, Limits(), False)
+        for key, segment in {segment.key: segment for segment in segments}.items()
     }
     graph = stitch(program, segments, [graphs[segment.key] for segment in segments])
     with TemporaryDirectory() as folder:
