@@ -314,6 +314,7 @@ def test_a_worker_that_does_not_answer_is_ended_at_the_deadline() -> None:
         made.close()
 
 
+@pytest.mark.usefixtures("no_idle_workers")  # the worker ends, and takes its libraries with it
 def test_a_kernel_that_takes_too_long_to_build_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
