@@ -88,14 +88,14 @@ def test_what_is_measured_is_kept(profile: Profile, worker: Worker) -> None:
 
 def test_a_search_goes_on_where_it_was(profile: Profile, worker: Worker) -> None:
     kernel = transposed()
-    short = tune_kernel(kernel, worker, profile, Budget(trials=5), opevo, THREADS)
-    long = tune_kernel(kernel, worker, profile, Budget(trials=9), opevo, THREADS)
+    short = tune_kernel(kernel, worker, profile, Budget(trials=4), opevo, THREADS)
+    long = tune_kernel(kernel, worker, profile, Budget(trials=6), opevo, THREADS)
     tried = [trial.made for trial in long.found.trials]
-    assert tried[:5] == [trial.made for trial in short.found.trials]
-    assert [t.time_s for t in long.found.trials[:5]] == [t.time_s for t in short.found.trials]
+    assert tried[:4] == [trial.made for trial in short.found.trials]
+    assert [t.time_s for t in long.found.trials[:4]] == [t.time_s for t in short.found.trials]
     space = space_for(kernel)
     assert tried[: len(space.starts)] == [space.made(point) for point in space.starts]
-    assert len(set(tried)) == 9 and long.found.stop == "trials"
+    assert len(set(tried)) == 6 and long.found.stop == "trials"
     check_kernels([replace(kernel, schedule=schedule) for schedule in tried])
     assert long.default.schedule in {space.made(point) for point in space.starts}
     assert long.before is not None and long.after is not None
