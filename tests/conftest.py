@@ -67,7 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """One cache directory for the whole run, so that the machine is measured once; with xdist one
-    for each of its processes, and another that they share."""
+    for each of its processes, and another that they share. No cyclic garbage is looked for while
+    modules are imported and tests are collected."""
+    gc.disable()
     if config.option.part == "today":  # here: xdist's processes get the number
         config.option.part = str(date.today().toordinal() % MOST)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -139,6 +141,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(3_000, 20, 20)
+    gc.enable()
 
 
 _cpu_s: Counter[str] = Counter()
