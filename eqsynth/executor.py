@@ -44,8 +44,12 @@ ended."""
 MAX_RESIDENT_BYTES: Final = 1 << 30
 """A worker that is given back with more resident memory than this isn't kept."""
 
-# Environment variables of the shell that have no effect on a worker, so they may differ.
-_WITHOUT_EFFECT: Final = ("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES")
+# Environment variables that have no effect on a worker, so they may differ: of the shell, and an
+# address in this process that Inductor stores when it first compiles a kernel. (With the address
+# among a worker's variables, this kernel cost all kept workers, and TVM was loaded again: 5 s.)
+_WITHOUT_EFFECT: Final = (
+    "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+)  # fmt: skip
 
 
 class Latest:

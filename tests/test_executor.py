@@ -390,6 +390,19 @@ def test_a_kept_worker_sees_the_cache_directory_of_now(monkeypatch: pytest.Monke
     assert _borrowed_pid() == pid
 
 
+@pytest.mark.parametrize("name", ["SHLVL", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"])
+def test_a_variable_without_effect_costs_no_worker(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor stores an address in this process there when it first compiles a kernel."""
+    monkeypatch.delenv(name, raising=False)
+    first = _borrowed_pid()
+    monkeypatch.setenv(name, "7")
+    assert _borrowed_pid() == first
+    with borrowed() as one, borrowed() as new:
+        assert one.pid == first and new.run(os.getenv, name) is None
+
+
 def test_workers_that_died_are_not_handed_out() -> None:
     with borrowed() as worker:  # while it is idle
         worker.run(pow, 2, 3)
