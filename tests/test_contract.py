@@ -1,6 +1,7 @@
 """The house rules that a program can check: layers, heavy imports, length of files."""
 
 import ast
+import gc
 import io
 import subprocess
 import sys
@@ -78,9 +79,11 @@ def nodes_of(source: str) -> tuple[ast.AST, ...]:
 @pytest.fixture(autouse=True, scope="module")
 def trees_are_forgotten() -> Iterator[None]:
     """The syntax trees are a million objects, which the collector of cyclic garbage would read
-    again and again in the tests of other modules."""
+    again and again, here and in the tests of other modules."""
+    gc.disable()
     yield
     nodes_of.cache_clear()
+    gc.enable()
 
 
 def imported_modules(source: str, module: tuple[str, ...], is_package: bool) -> Iterator[str]:
