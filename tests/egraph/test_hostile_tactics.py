@@ -65,7 +65,7 @@ from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import PROGRAMS
-from tests.turns import TURNS, by_rare_turns
+from tests.turns import TURNS, by_turns
 
 RULES = load_rules().select(numerics=("bitwise", "real", "cancels"))
 LIMITS = Limits(400, 20.0)
@@ -436,7 +436,7 @@ def said_at_random(
     return door
 
 
-@by_rare_turns
+@by_turns
 def test_steps_at_random_are_equalities_or_refused(
     turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

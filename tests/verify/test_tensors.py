@@ -12,7 +12,7 @@ from benchmarks.tensorright import FOLDER, stated
 from eqsynth.errors import EqsynthError
 from eqsynth.rules import DEFAULT_FILES, load_rules, rules_dir
 from eqsynth.verify import Verdict, verify_rule, verify_rules
-from tests.turns import MOST, PARTS, TURNS, by_many_turns, by_rare_turns, by_turns
+from tests.turns import MOST, PARTS, TURNS, by_many_turns, by_turns
 
 pytest.importorskip("z3")
 
@@ -65,7 +65,7 @@ def theorems(*, dear: bool, every: int = 1, first: int = 0) -> list[Verdict]:
     return [verify_rule(rules, rule, samples=False) for rule in own[first::every]]
 
 
-@by_rare_turns
+@by_turns
 def test_properties_of_operators_are_theorems(turn: int) -> None:
     found = theorems(dear=False, every=TURNS, first=turn)
     assert found and {v.rule.name: v.why for v in found if v.outcome != "proved"} == {}
