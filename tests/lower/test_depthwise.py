@@ -25,7 +25,8 @@ def depthwise(channels: int, size: int, window: int, stride: int = 1) -> Scope:
     r, s = it(4, window), it(5, window)
     x, k = tensor(0, (2, channels, size, size)), tensor(1, (channels, 1, window, window))
     read = Read(x, (b, c, h * stride + r - low, w * stride + s - low), 0.0)
-    return Scope((2, channels, out, out), (window, window), Prod((read, Read(k, (c, Index(0), r, s)))))
+    body = Prod((read, Read(k, (c, Index(0), r, s))))
+    return Scope((2, channels, out, out), (window, window), body)
 
 
 @pytest.mark.rotating
