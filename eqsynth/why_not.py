@@ -90,7 +90,24 @@ def operator_times(
         before,
         {values[step.result]: seconds for step, seconds in moving},
         {values[step.result]: _kernel(step) for step, _ in moving},
+        frozenset(
+            term
+            for step, _ in moving
+            if step.kernel.generated
+            for term in _within(values[step.result], {values[arg] for arg in step.args})
+        ),
     )
+
+
+def _within(result: Tensor, given: set[Tensor]) -> set[Tensor]:
+    """The terms between the given ones and a result."""
+    found, stack = set[Tensor](), [*args_of(result)]
+    while stack:
+        term = stack.pop()
+        if term not in given and term not in found and not term.constant:
+            found.add(term)
+            stack.extend(args_of(term))
+    return found
 
 
 def replaced(graph: EGraph, step: PlanStep) -> dict[ClassRef, Op] | None:

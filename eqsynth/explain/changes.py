@@ -105,7 +105,9 @@ class _Comparison:
     Attributes:
         classes: term -> its e-class.
         original, found: for the first and the second program, e-class -> the term that computes it.
-        common: the e-classes that both programs compute.
+        common: the e-classes that both programs compute, each by itself. One that a kernel computes
+            on the way to another isn't among them: it has no time, and what it saves is in that
+            other's time.
         timed: timed term -> its e-class.
         outputs: the e-classes of the outputs.
     """
@@ -119,13 +121,15 @@ class _Comparison:
         self.classes: dict[Tensor, Term] = {}
         self.original = self._tops(before)
         self.found = self._tops(after)
-        self.common = self.original.keys() & self.found.keys()
         # A timed term may write its constants differently from the programs' terms, so times are
         # looked up by e-class.
         self.timed = {term: self.forest.class_of(ground) for term, ground in grounds.items()}
         self.outputs = [
             self.classes[term] for term in derivation.outputs_of(after) if not term.constant
         ]
+        alone = {self.timed[term] for term in times.after} | {*self.outputs}
+        within = {self.forest.class_of(derivation.tensor(term)) for term in times.within} - alone
+        self.common = (self.original.keys() & self.found.keys()) - within
 
     def _tops(self, whole: Term) -> dict[Term, Tensor]:
         """For each e-class that a program computes, its last term of that class.

@@ -108,11 +108,14 @@ class OperatorTimes:
         before: seconds of the original's operators, each run by torch.
         after: seconds of the terms that the compiled program computes by one kernel each.
         kernels: the kernels of these terms.
+        within: terms that a kernel of eqsynth's own computes on the way to one of these terms, as a
+            convolution whose bias and activation are computed while its results are in registers.
     """
 
     before: Mapping[Tensor, float] = field(default_factory=dict)
     after: Mapping[Tensor, float] = field(default_factory=dict)
     kernels: Mapping[Tensor, str] = field(default_factory=dict)
+    within: frozenset[Tensor] = frozenset()
 
     def __deepcopy__(self, _memo: object) -> OperatorTimes:
         return self  # terms are nested deeper than Python's stack allows, and are immutable
