@@ -263,7 +263,7 @@ def scratch_bytes(kernel: Kernel) -> int:
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:
     """The loops and addresses of a scope, with loops merged where memory allows it. For a region
-    that ``map_kept`` takes: those of its reduction, unmerged, with the map as ``after``. For a row
+    that ``map_kept`` takes: those of its reduction, with the map as ``after``. For a row
     chain: those of its last scope, with the others as ``before``."""
     steps = strides(term.shape, result)
     if isinstance(term, Scope):
@@ -316,7 +316,9 @@ def _nest(
     places = {tensor: k for k, tensor in enumerate((*args, *held))}
     steps |= held
     accesses: dict[Read, Access] = {}
-    fixed = set(rows if after is None else range(len(scope.extents)))
+    fixed = set(rows)
+    if after is not None and by_matrices(scope) is not None:
+        fixed |= set(range(len(scope.extents)))  # tiles are loops of their own
     bodies = [scope.body] if after is None else [scope.body, after.body]
     for leaf in (leaf for body in bodies for leaf in leaves(body)):
         if isinstance(leaf, Value):

@@ -17,7 +17,7 @@ from eqsynth.lower.schedules import Machine, refusal
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.tuning.space import Refused
-from tests.lower.test_padding import CONVOLUTIONS
+from tests.lower.test_padding import CONVOLUTIONS, convolution
 from tests.lower.test_panels import contraction
 from tests.terms import it
 
@@ -55,7 +55,7 @@ def terms_at(scope: Scope) -> list[Index]:
 
 @pytest.mark.rotating
 @pytest.mark.parametrize("kind", ["bias", "residual", "bias prelu", "bias shifted", "sigmoid"])
-@pytest.mark.parametrize("name", ["3x3", "stride 2", "far", "1x5"])
+@pytest.mark.parametrize("name", ["3x3", "stride 2", "far", "1x5", "pointwise"])
 def test_a_map_over_a_convolution(name: str, kind: str) -> None:
     """With weights as they lie, and in panels."""
     region = mapped(CONVOLUTIONS[name], kind)
@@ -85,6 +85,16 @@ def test_maps_that_stay_by_themselves() -> None:
     a, c = (Input(str(n), TensorType(s, "float16")) for n, s in enumerate(((16, 80), (80, 64))))
     half = Scope((16, 64), (80,), Prod((Read(a, (i, k)), Read(c, (k, j)))))
     assert map_kept(mapped(half, "bias")) is None  # added up in float32
+
+
+def test_loops_are_merged_if_the_map_allows_it() -> None:
+    """Seven rows of seven are blocks of 4 and 3 rows; 49 rows are hardly cut."""
+    last, region = (0, 2, 3, 1), mapped(convolution(32, 32, (7, 7), (1, 1)), "bias residual")
+    layouts = (last, (1, 2, 3, 0), (0,), last)
+    assert [loop.extent for loop in loop_nest(region, layouts, last).traversal] == [98, 32]
+    shifted = mapped(convolution(32, 32, (7, 7), (1, 1)), "shifted")
+    extents = [loop.extent for loop in loop_nest(shifted, (*layouts[:2], last), last).traversal]
+    assert extents == [14, 7, 32]
 
 
 def test_the_space_of_a_mapped_block() -> None:

@@ -55,6 +55,8 @@ CONVOLUTIONS = {
         dtype: convolution(4, 16, (6, 18), (3, 3), (1, 1), (1, 1), fill=2.0, dtype=dtype)
         for dtype in ("float64", "float16", "bfloat16", "int32", "int8")
     },
+    # Rows and columns of the image are one loop.
+    "pointwise": convolution(32, 32, (6, 18), (1, 1)),
     "pointwise, cropped": convolution(32, 32, (6, 18), (1, 1), (-1, -2), (1, 0)),
 }
 
