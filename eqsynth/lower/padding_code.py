@@ -13,9 +13,7 @@ from eqsynth.lower.emitter import Emitter, sequence
 from eqsynth.lower.loop_nest import Loop
 from eqsynth.lower.padding import Pad
 from eqsynth.lower.scalar_functions import Expr, arithmetic, number, stored, to_storage
-
-# Elements of the vectors in which rows are copied.
-_LANES = 16
+from eqsynth.lower.schedules import LANES
 
 
 def padded_copy(e: Emitter, pad: Pad) -> tuple[Any, list[Any]]:
@@ -73,8 +71,8 @@ def _line(
     def put(n: Expr) -> list[Any]:
         return [tirx.BufferStore(memory, value(n), [place + n])]
 
-    whole, rest = divmod(count, _LANES)
+    whole, rest = divmod(count, LANES)
     return [
-        *e._for(whole, lambda k: e._vector(k * e._int(_LANES) + e._int(begin), put, _LANES)),
-        *e._for(rest, lambda k: put(k + e._int(begin + whole * _LANES))),
+        *e._for(whole, lambda k: e._vector(k * e._int(LANES) + e._int(begin), put, LANES)),
+        *e._for(rest, lambda k: put(k + e._int(begin + whole * LANES))),
     ]

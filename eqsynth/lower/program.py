@@ -356,7 +356,7 @@ class CompiledProgram(torch.nn.Module):
 
     def scratch_bytes(self) -> int:
         """The most bytes that a generated kernel of the program takes for itself while it runs."""
-        return max((scratch_bytes(step.kernel) for step in self.steps), default=0)
+        return max(map(scratch_bytes, {step.kernel for step in self.steps}), default=0)
 
     # ---- copies -----------------------------------------------------------------------------
 

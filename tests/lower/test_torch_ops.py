@@ -89,6 +89,25 @@ def test_a_large_view_is_not_cut_into_pieces() -> None:
     assert torch.equal(got, torch.stack([values[3 * j :][:4000] for j in range(32)], 1))
 
 
+def test_a_reduction_of_a_view_is_cut_into_pieces() -> None:
+    """A sum along whole axes is added up in float64, so the view would be copied whole."""
+    x = tensor(0, 64, 64)
+    scope = Scope((64,), (64,), Read(x, (it(0, 64), it(1, 64))))
+    (values,) = arguments(scope)
+    sizes: list[int] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = function(*args, **(kwargs or {}))
+            sizes.append(result.numel() if result.dtype == torch.float64 else 0)
+            return result
+
+    with pytest.MonkeyPatch.context() as patch, Watch():  # type: ignore[no-untyped-call]
+        patch.setattr(torch_scopes, "_PIECE", 512)
+        got = run(scope, [values])
+    assert 0 < max(sizes) <= 512 and torch.allclose(got, values.sum(1))
+
+
 def test_a_read_far_outside_makes_no_large_copy() -> None:
     x = tensor(0, 4, 4)
     i = it(0, 100_000)

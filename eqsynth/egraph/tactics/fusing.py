@@ -89,8 +89,10 @@ def _with_all(view: View, row: Sequence[Any], scope: Scope) -> Path:
         for read in dict.fromkeys(reads(deepest.scope.body)):
             ways = _fusible(view, row, deepest.scope, read)
             inner = taken.get(read.tensor) or next(ways, None)
-            further = None if inner is None else deepest.then(Inline(read, inner))
-            if inner is not None and further is not None:
+            if inner is None or merging.merge(deepest.scope, read, inner) is None:
+                continue  # there is none, or the body would grow too large
+            further = deepest.then(Inline(read, inner))
+            if further is not None:
                 taken[read.tensor] = inner
                 deepest = further
                 break
