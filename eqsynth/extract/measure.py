@@ -48,8 +48,9 @@ _SYS_CPU = Path("/sys/devices/system/cpu")
 _ISA_FLAGS = ("amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx_vnni",
               "avx512f", "avx2", "fma", "sve", "asimd")  # fmt: skip
 _DEFAULT_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 8 << 20}
-# The document with a target, and that with one that was measured beside busy processes.
-_DOCUMENT, _DISTURBED = "target", "target, disturbed"
+# The document with a target, and that with one that was measured beside busy processes. They have
+# new names whenever peaks are measured in another way.
+_DOCUMENT, _DISTURBED = "target, 2", "target, 2, disturbed"
 
 
 def measure_cpu_target(profile_path: Path | None = None, again: bool = False) -> Target:

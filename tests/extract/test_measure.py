@@ -55,7 +55,7 @@ def test_a_damaged_text_is_measured_anew(
 ) -> None:
     _busy(monkeypatch, False)
     path = tmp_path / "profile.sqlite"
-    Profile(target.key(), path=path).store_document("target", "{}")
+    Profile(target.key(), path=path).store_document(measure._DOCUMENT, "{}")
     anew = measure.measure_cpu_target(path)
     assert anew.key() == target.key()
     assert measure.measure_cpu_target(path) == anew
