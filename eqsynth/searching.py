@@ -209,7 +209,7 @@ class Search:
                     limit_bytes=settings.value_bytes,
                     run=partial(self.run, graph) if timing else None,
                     bound=self._bound(graph),
-                    rival_s=self._rival_s(costs, time.monotonic() + left_s),
+                    rival_s=partial(self._rival_s, costs, time.monotonic() + left_s),
                 )  # fmt: skip
                 # The seconds for compiling the chosen regions and kernels once more, in this
                 # process.

@@ -136,7 +136,7 @@ def extract(
     limit_bytes: float = math.inf,
     run: Run | None = None,
     bound: Bound | None = None,
-    rival_s: float = math.inf,
+    rival_s: Callable[[], float] = lambda: math.inf,
 ) -> Extraction:
     """Return the plan of least cost: select a plan, time its unmeasured kernels, and select again,
     until nothing changes.
@@ -153,9 +153,10 @@ def extract(
             plan is chosen by the sum of its kernels' times.
         bound: the bound on the memory of the plan's program (``memory.py``). If no plan is found
             within it, a plan that needs little memory is returned.
-        rival_s: time of the whole original on the fastest engine. Where no plan can come near it,
-            the greedy plan is good enough: its terms are handed to engines. (LSTM: OpenVINO wins
-            by far, and the solver took 8 to 20 s.)
+        rival_s: returns the time of the whole original on the fastest engine. Where no plan can
+            come near it, the greedy plan is good enough: its terms are handed to engines. (LSTM:
+            OpenVINO wins by far, and the solver took 8 to 20 s.) It is asked once the kernels are
+            listed, since engines may still be compiling the original until then.
 
     Raises:
         ExtractionError: no backend can compute an output, or only with a value above
@@ -187,14 +188,15 @@ def _extract(
     limit_bytes: float,
     run: Run | None,
     bound: Bound | None,
-    rival_s: float,
+    rival_s: Callable[[], float],
 ) -> Extraction:
     """See :func:`extract`, which explains the errors of this function to the user."""
     end = time.monotonic() + deadline_s
     found = candidates(graph, backends, end, limit_bytes)
     kernels = {c.kernel for options in found.values() for c in options}
-    search = _Search(Selection(graph, found, end), costs, rival_s=rival_s)
+    search = _Search(Selection(graph, found, end), costs)
     costs.load(list(kernels))
+    search.rival_s = rival_s()
     ended = True
 
     def until(plan: Plan) -> float:

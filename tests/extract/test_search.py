@@ -202,7 +202,7 @@ def test_the_solver_is_not_asked_where_an_engine_is_far_ahead(
         monkeypatch.setattr(Selection, name, watched)
     found = extract(
         two_ways(), (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, _seconds(1.0)), 60.0,
-        rival_s=rival_s,
+        rival_s=lambda: rival_s,
     )  # fmt: skip
     assert found.plan.cost_s == 2.0 and found.complete and found.ended
     assert {*asked} == ({"best", "least_s"} if asks else set())
