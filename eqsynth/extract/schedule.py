@@ -119,6 +119,8 @@ class Block(Schedule):
             task computes together.
         packed: the position of the constant argument that is stored in panels, in the order in
             which blocks read it (``lower/panels.py``); -1 if none is.
+        ahead: whether the next panel is fetched into the second-level cache while the blocks of
+            one panel are computed.
     """
 
     rows: int
@@ -129,6 +131,7 @@ class Block(Schedule):
     tasks: int = TASKS
     order: tuple[int, ...] = ()
     packed: int = -1
+    ahead: bool = False
 
 
 @dataclass(frozen=True)

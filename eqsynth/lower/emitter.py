@@ -55,6 +55,7 @@ class Emitter:
         self.tasks: int = getattr(schedule, "tasks", TASKS)
         self.order: tuple[int, ...] = getattr(schedule, "order", ())
         self.unrolled: int = getattr(schedule, "unrolled", 1)
+        self.ahead: bool = getattr(schedule, "ahead", False)
         self.name = name
         self.args: tuple[Tensor, ...] = nest.args
         sizes = [arg.type.size for arg in self.args] + [nest.points, nest.work]
@@ -249,6 +250,7 @@ class Emitter:
         coordinates: Callable[[Expr, Expr, dict[int, Expr]], dict[int, Expr]],
         reduction: Sequence[Loop],
         finish: Callable[[Expr, Expr, Expr], list[Any]],
+        beside: Body = lambda _: [],
     ) -> list[Any]:
         """Reduce a block of points at once, in vectors of `LANES` elements or half of them.
 
@@ -256,6 +258,7 @@ class Emitter:
             size: rows and columns of the block.
             coordinates: the iterators at a row, a column, and the reduction's iterators.
             finish: what is done with the result at a row and a column.
+            beside: what else is done in each step of the reduction.
         """
         height, width = size
         wide = LANES if width % LANES == 0 else LANES // 2
@@ -276,15 +279,14 @@ class Emitter:
 
             return self._for(height, vectors, ForKind.UNROLLED)
 
+        def added(r: dict[int, Expr]) -> list[Any]:
+            return lanes(
+                lambda i, lane, total: self._step(totals, total, coordinates(i, lane, r))
+            )
+
         statements = [
             *lanes(lambda i, lane, total: [tirx.BufferStore(totals, self._identity(), [total])]),
-            *self._reduced(
-                reduction,
-                {},
-                lambda r: lanes(
-                    lambda i, lane, total: self._step(totals, total, coordinates(i, lane, r))
-                ),
-            ),
+            *self._reduced(reduction, {}, lambda r: [*beside(r), *added(r)]),
             *lanes(lambda i, lane, total: finish(i, lane, tirx.BufferLoad(totals, [total]))),
         ]
         allocated, self.vectors = self.vectors, []

@@ -24,6 +24,9 @@ from eqsynth.lower.loop_nest import Access, Loop, LoopNest
 if TYPE_CHECKING:
     import torch
 
+ROWS, COLUMNS = -1, -2
+"""The slots of the loops over blocks, by rows and by columns."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -61,13 +64,15 @@ class Panels:
     Attributes:
         access: the operand as it lies in its layout.
         around: the loops around the blocks along which the operand moves.
-        cut: the loop, of rows or of columns, that is cut into blocks.
+        by_rows: whether the loop of rows is cut into blocks, and not the loop of columns.
+        cut: the loop that is cut into blocks.
         reduction: the loops of the reduction along which the operand moves.
         pieces: the pieces of ``cut``.
     """
 
     access: Access
     around: tuple[Loop, ...]
+    by_rows: bool
     cut: Loop
     reduction: tuple[Loop, ...]
     pieces: tuple[Piece, ...]
@@ -100,6 +105,22 @@ class Panels:
                 found[loop.slot] = step
                 step *= loop.extent
         return found
+
+    def between(self, around: Sequence[Loop]) -> tuple[Loop, ...]:
+        """The loops that run while blocks use one panel, before the next panel is used: none if
+        each panel is used once, or if panels aren't used in the order in which they are stored.
+
+        Args:
+            around: the loops around a block in their order, of which `ROWS` and `COLUMNS` run over
+                blocks.
+        """
+        moving = [*(loop.slot for loop in self.around), ROWS if self.by_rows else COLUMNS]
+        running = [loop for loop in around if loop.extent > 1]
+        places = [n for n, loop in enumerate(running) if loop.slot in moving]
+        used = [running[n].slot for n in places]
+        if not used or used != [slot for slot in moving if slot in used]:
+            return ()
+        return tuple(running[places[-1] + 1 :])
 
     def stored(self, value: torch.Tensor) -> torch.Tensor:
         """The operand in panels, as one axis.
@@ -155,5 +176,5 @@ def panels(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> Panels 
     size, multiple = (schedule.rows, 1) if by_rows else (schedule.columns, HALF)
     around = moving([loop for loop in nest.traversal if loop not in loops])
     made = tuple(pieces(cut[0].extent, size, multiple))
-    found = Panels(access, around, cut[0], moving(nest.reduction), made)
+    found = Panels(access, around, by_rows, cut[0], moving(nest.reduction), made)
     return found if found.size else None

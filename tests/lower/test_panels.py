@@ -3,17 +3,22 @@ panels compute what their scopes say."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product as places
+from typing import Any
 
 import pytest
 import torch
 from eoperator_cases import check_kernels, tensor
+from tvm import tirx
 
 from eqsynth.extract.kernel import Kernel, Layout, contiguous, matrix_layouts, strides
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope
+from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
 from eqsynth.lower.panels import Panels, pieces
 from eqsynth.lower.schedules import Machine, block, block_loops, panels_of, refusal
@@ -162,7 +167,8 @@ def test_constants_are_offered_in_panels() -> None:
 
     assert offered(64, 4096, 512) is None
     assert offered(64, 4096, 512, True, False) is None
-    assert offered(64, 4096, 512, False, True) == Block(6, 16, order=(1, 0), packed=1)
+    ahead = Block(6, 16, order=(1, 0), packed=1, ahead=True)
+    assert offered(64, 4096, 512, False, True) == ahead
     assert offered(4, 4096, 512, False, True) == Block(4, 16, packed=1)
     assert offered(4096, 16, 512, True, False) == Block(6, 16, packed=0)
     assert offered(4096, 4096, 512, False, True) is None
@@ -183,3 +189,71 @@ def test_a_search_stays_within_panels(constants: tuple[bool, bool]) -> None:
     made = [space.made(point) for point in space.neighbours(start)]
     near = [schedule for schedule in made if not isinstance(schedule, Refused)]
     assert near and {schedule.packed for schedule in near} == {first.packed}  # type: ignore[attr-defined]
+
+
+def fetched(statement: Any, loops: dict[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The elements that statements fetch ahead, each with the values of the loops around.
+
+    Args:
+        loops: the extents of the loops around the statements.
+    """
+    if isinstance(statement, tirx.SeqStmt):
+        for part in statement.seq:
+            yield from fetched(part, loops)
+    if isinstance(statement, tirx.For):
+        extent = int(statement.extent)
+        yield from fetched(statement.body, {**loops, statement.loop_var.name: extent})
+    if isinstance(statement, tirx.Evaluate):
+        (address,) = (arg.args[0] for arg in statement.value.args if hasattr(arg, "args"))
+        (element,) = address.indices
+        for at in places(*map(range, loops.values())):
+            yield at, number(element, dict(zip(loops, at, strict=True)))
+
+
+def number(expr: Any, values: dict[str, int]) -> int:
+    """The value of an index."""
+    if isinstance(expr, tirx.Var):
+        return values[expr.name]
+    if isinstance(expr, tirx.IntImm):
+        return int(expr)
+    kinds = {tirx.Add: operator.add, tirx.Mul: operator.mul, tirx.Min: min}
+    return kinds[type(expr)](number(expr.a, values), number(expr.b, values))
+
+
+@pytest.mark.parametrize(
+    ("m", "schedule"),
+    [
+        (24, Block(8, 32, order=(1, 0), packed=1, ahead=True)),
+        (13, Block(4, 32, order=(1, 0), packed=1, ahead=True)),
+        (4, Block(2, 64, order=(1, 0), packed=1, ahead=True)),
+        (60, Block(2, 16, order=(1, 0), packed=1, ahead=True)),
+    ],
+    ids=str,
+)
+def test_the_next_panel_is_fetched_whole(m: int, schedule: Block) -> None:
+    """The blocks that use a panel fetch each cache line of the next one, and nothing that lies
+    outside of the operand."""
+    plain, k, columns = (0, 1), 5, schedule.columns
+    scope = contraction(m, 3 * columns, k)
+    function = prim_func(loop_nest(scope, [plain] * 2, plain), schedule, "kernel")
+    found = [*fetched(function.body, {})]
+    size, line = k * columns, 16
+    assert {element // size for _, element in found} <= {0, 1, 2}
+    for panel in (1, 2):
+        lines = {element // line for (column, *_), element in found if column == panel - 1}
+        assert lines >= set(range(panel * size // line, (panel + 1) * size // line))
+
+
+def test_a_panel_is_fetched_only_while_another_is_used() -> None:
+    plain = (0, 1)
+    nest = loop_nest(contraction(24, 64, 8), [plain] * 2, plain)
+    used_again = Block(8, 32, order=(1, 0), packed=1, ahead=True)
+    assert refusal(nest, used_again) is None
+    for schedule in (
+        replace(used_again, order=()),  # each block uses another panel than the one before
+        replace(used_again, packed=-1),
+        replace(used_again, rows=24),
+        replace(used_again, rows_together=3),
+    ):
+        assert refusal(nest, schedule) is not None
+        assert refusal(nest, replace(schedule, ahead=False)) is None
