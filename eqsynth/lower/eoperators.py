@@ -289,22 +289,45 @@ class _Schedules(Emitter):
         assert loops is not None, "a block is refused where there are no such loops"
         row, column = loops
         outer = [loop for loop in self.nest.traversal if loop not in loops]
+        heights = pieces(row.extent, schedule.rows, 1)
+        # A last block of fewer rows stands in the loop of the other blocks, so that it uses a
+        # panel while that is in the cache. (24 products of 28 by 256 by 256 in blocks of 8 rows:
+        # a loop of its own for the last 4 rows read all of the weights again.)
+        merged = schedule.rows_together == 1
         statements: list[Any] = []
-        for rows in pieces(row.extent, schedule.rows, 1):
+        for together in [heights] if merged else [[rows] for rows in heights]:
             # The last columns are computed in whole vectors, so some are computed for a second
             # time. They are a statement of their own after the others, so that no two threads write
             # one element.
             for columns in pieces(column.extent, schedule.columns, LANES // 2):
-                high = min(schedule.rows_together, rows.count)
+                high = min(schedule.rows_together, together[0].count)
                 wide = min(schedule.columns_together, columns.count)
-                counts = ceil_div(rows.count, high), ceil_div(columns.count, wide)
+                counts = (sum(ceil_div(rows.count, high) for rows in together),
+                          ceil_div(columns.count, wide))  # fmt: skip
                 tiles = (Loop(ROWS, counts[0]), Loop(COLUMNS, counts[1]))
                 around = self._ordered((*outer, *tiles))
+                tasks = [
+                    partial(self._blocks_of_a_task, loops, (rows, columns), (high, wide), around)
+                    for rows in together
+                ]
                 statements += self._outer(
                     [loop for loop in around if loop not in tiles or loop.extent > 1],
-                    partial(self._blocks_of_a_task, loops, (rows, columns), (high, wide), around),
+                    partial(self._by_rows, tasks, together[0].count),
                 )
         return statements
+
+    def _by_rows(
+        self,
+        tasks: Sequence[Callable[[int, dict[int, Expr]], list[Any]]],
+        count: int,
+        at: dict[int, Expr],
+    ) -> list[Any]:
+        """The blocks of one task: those of the first ``count`` tasks along the rows are of one
+        height, and one after them may be of another."""
+        if len(tasks) == 1:
+            return tasks[0](0, at)
+        usual, last = sequence(tasks[0](0, at)), sequence(tasks[1](count, at))
+        return [tirx.IfThenElse(at[ROWS] < self._int(count), usual, last)]
 
     def _blocks_of_a_task(
         self,
@@ -312,13 +335,19 @@ class _Schedules(Emitter):
         parts: tuple[Piece, Piece],
         together: tuple[int, int],
         around: Sequence[Loop],
+        before: int,
         at: dict[int, Expr],
     ) -> list[Any]:
-        """The blocks of one task, in some rows and columns; ``at`` tells which, if there is more
-        than one task. ``around`` are the loops over tasks."""
+        """The blocks of one task, in some rows and columns.
+
+        Args:
+            around: the loops over tasks.
+            before: the number of tasks along the rows before the first of these rows.
+            at: which task it is, if there is more than one.
+        """
         row, column = loops
         rows, columns = parts
-        first = [at.get(slot, self._int(0)) for slot in (ROWS, COLUMNS)]
+        first = [at.get(ROWS, self._int(0)) - self._int(before), at.get(COLUMNS, self._int(0))]
 
         def block(down: Expr, along: Expr) -> list[Any]:
             high = down * self._int(rows.size) + self._int(rows.start)

@@ -191,23 +191,25 @@ def test_a_search_stays_within_panels(constants: tuple[bool, bool]) -> None:
     assert near and {schedule.packed for schedule in near} == {first.packed}  # type: ignore[attr-defined]
 
 
-def fetched(statement: Any, loops: dict[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
+def fetched(statement: Any, at: dict[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
     """The elements that statements fetch ahead, each with the values of the loops around.
 
     Args:
-        loops: the extents of the loops around the statements.
+        at: the values of the loops around the statements.
     """
     if isinstance(statement, tirx.SeqStmt):
         for part in statement.seq:
-            yield from fetched(part, loops)
+            yield from fetched(part, at)
     if isinstance(statement, tirx.For):
-        extent = int(statement.extent)
-        yield from fetched(statement.body, {**loops, statement.loop_var.name: extent})
+        for value in range(int(statement.extent)):
+            yield from fetched(statement.body, {**at, statement.loop_var.name: value})
+    if isinstance(statement, tirx.IfThenElse):
+        low, high = (number(side, at) for side in (statement.condition.a, statement.condition.b))
+        yield from fetched(statement.then_case if low < high else statement.else_case, at)
     if isinstance(statement, tirx.Evaluate):
         (address,) = (arg.args[0] for arg in statement.value.args if hasattr(arg, "args"))
         (element,) = address.indices
-        for at in places(*map(range, loops.values())):
-            yield at, number(element, dict(zip(loops, at, strict=True)))
+        yield tuple(at.values()), number(element, at)
 
 
 def number(expr: Any, values: dict[str, int]) -> int:

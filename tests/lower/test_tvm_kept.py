@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from eoperator_cases import relu_kernel
 
 from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.schedule import Fold
 from eqsynth.lower import tvm_backend, tvm_kept
 from eqsynth.lower.tvm_backend import TvmBackend
 
@@ -52,6 +54,26 @@ def test_what_was_compiled_is_not_compiled_again(compiled: list[Kernel]) -> None
     other = relu_kernel(60)
     run(other, *KERNELS)
     assert compiled == [*KERNELS, other]
+
+
+def test_two_threads_compile_and_leave_out_what_fails(
+    compiled: list[Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that compiles keeps kernels under the names by which the main thread finds them."""
+    monkeypatch.setattr(tvm_backend, "usable_cpus", lambda: [0, 1])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    kernels = [relu_kernel(size) for size in range(40, 48)]
+    wrong = replace(kernels[3], schedule=Fold(16))
+    try:
+        with pytest.warns(RuntimeWarning, match="left out"):
+            *_, failed = TvmBackend().build([(kernel, {}) for kernel in (*kernels, wrong)])
+        assert failed is None
+        compiled.clear()
+        run(*kernels)
+        assert not compiled
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_other_threads_have_other_code(
