@@ -31,8 +31,9 @@ from eqsynth.extract.search import NEGLIGIBLE, Extraction, Measure, OnEngine
 from eqsynth.extract.spans import Span, Spans, spans
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import ClassRef, Input
-from eqsynth.ir.work import flops
+from eqsynth.ir.tensor import ClassRef, Input, Tensor
+from eqsynth.ir.types import ITEMSIZE
+from eqsynth.ir.work import bytes_moved, flops
 
 LIGHT = 0.1
 """A range of spans that takes less than this part of the plan's time isn't tried by itself: an
@@ -58,6 +59,11 @@ SAMPLE = 0.25
 """The largest part of the plan's time that a slow engine compiles first, as a sample; the lightest
 range that isn't `LIGHT` is taken. (resnet18, tiled: the whole chosen program is 28 kernels for
 Inductor and takes 33 to 46 s of CPU to compile, a quarter of it 14 to 20 s.)"""
+
+CONTRACTING = 16
+"""A step with at least so many floating-point operations for each element that it moves is a
+contraction. (A depthwise 3x3 convolution has 9; the tiles of a 3x3 convolution, 28 rows by a weight
+of 256 by 256, have 46.)"""
 
 FEW = 12
 """A plan of up to so many steps is given to slow engines as a whole at once, without a sample."""
@@ -174,7 +180,12 @@ def with_engines(
         best_s = min([total_s, *(_placed(step, plan, all_, costs).cost_s for step in others)])
         # What the chosen terms gain with the plan's own kernels; 0 if that is unknown.
         own = found.plain_s / found.plan.cost_s if found.plan.cost_s else 0.0
-        hopeless = [t for t in late if _promised_s(t[0], as_a_whole, own, costs) > CLEAR * best_s]
+        worth = _is_worth_compiling(plan, found.together, best_s)
+        hopeless = [
+            tried for tried in late
+            if _promised_s(tried[0], as_a_whole, own, costs) > CLEAR * best_s
+            or not worth and _original_s(tried[0], as_a_whole, costs) > NEAR * best_s
+        ]  # fmt: skip
         every = tuple(tried for tried in every if tried not in hopeless)
         samples = _samples(graph, parted, every, weights, costs)
         tell([step for step, _ in samples.values()], False)
@@ -306,6 +317,28 @@ def _samples(
     return found
 
 
+def _is_worth_compiling(plan: Plan, together: float, best_s: float) -> bool:
+    """Whether a slow engine may gain something with the chosen terms. For contractions it calls the
+    libraries that the plan's kernels were timed beside, so it could save time on the other steps
+    only: a half of it, at a guess. That has to be more than what is too `LIGHT` for an engine.
+
+    CSRNet: 85% of 19 ms are products of tiles. Inductor takes 41 ms for the original, and took 30 s
+    to compile the chosen terms, which lost.
+    """
+    contracting_s = sum(step.cost_s for step in plan.steps if _contracts(step.kernel.term))
+    return together * contracting_s < (1 - 2 * LIGHT) * best_s
+
+
+def _contracts(term: Tensor) -> bool:
+    return flops(term) * ITEMSIZE[term.dtype] >= CONTRACTING * bytes_moved(term)
+
+
+def _original_s(engine: Backend, whole: Mapping[Try, PlanStep], costs: CostModel) -> float:
+    """The seconds that an engine takes for the original; infinite if it hasn't run it."""
+    step = whole.get((engine, ORIGINAL))
+    return math.inf if step is None else costs.timed_only(step.kernel)
+
+
 def _promised_s(
     engine: Backend, whole: Mapping[Try, PlanStep], own: float, costs: CostModel
 ) -> float:
@@ -327,7 +360,7 @@ def _promised_s(
     others = {e for e, _ in took if e is not engine}
     both = [(took.get((e, ORIGINAL), math.inf), took.get((e, CHOSEN), math.inf)) for e in others]
     gains = [before_s / after_s for before_s, after_s in both if max(before_s, after_s) < math.inf]
-    original_s = took.get((engine, ORIGINAL), math.inf)
+    original_s = _original_s(engine, whole, costs)
     if not own or original_s == math.inf or (engine, CHOSEN) not in whole:
         return 0.0
     before, after = (flops(whole[engine, side].member) for side in (ORIGINAL, CHOSEN))

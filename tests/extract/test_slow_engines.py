@@ -25,7 +25,8 @@ from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.frontend import ops
 from eqsynth.frontend.captured import capture_expression
 from eqsynth.frontend.expr import Expr
-from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.tensor import Input, Op, Tensor
+from eqsynth.ir.types import TensorType
 from eqsynth.lower.backends import engines
 from eqsynth.lower.engines.engine import RegionBackend
 from eqsynth.lower.engines.table import ENGINES
@@ -238,3 +239,39 @@ def test_engines_that_compile_at_once_are_asked_first(costs: CostModel) -> None:
         *((name, side) for side in sides for name in quick),
         ("inductor", "Region of 32 operators"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("contracting", "original_s", "sampled"),
+    [(12, 30.0, True), (14, 30.0, False), (14, 17.0, True)],
+    ids=["much else", "little else", "nearly the best"],
+)
+def test_a_slow_engine_gets_no_contractions_that_libraries_were_timed_for(
+    costs: CostModel, monkeypatch: pytest.MonkeyPatch,
+    contracting: int, original_s: float, sampled: bool,
+) -> None:  # fmt: skip
+    """Of 16 s of the plan's own kernels so many are contractions. An engine could save half of the
+    rest, which is too little if that is less than a tenth of all, unless the engine is nearly as
+    fast with the original's terms."""
+    graph, found = sixteen_layers()
+    steps = iter([True] * contracting + [False] * (16 - contracting))
+    monkeypatch.setattr(regions, "_contracts", lambda _term: next(steps))
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernel.term.label for kernel in kernels)
+        return dict.fromkeys(kernels, seconds(original_s))
+
+    with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
+    assert ("Region of 2 operators" in asked) == sampled
+
+
+def test_which_steps_are_contractions() -> None:
+    """Products with a weight that is used for few rows are, products with a vector aren't."""
+
+    def product(rows: int) -> Op:
+        x, w = TensorType((rows, 256), "float32"), TensorType((256, 256), "float32")
+        return Op("Matmul", (Input("x", x), Input("w", w)))
+
+    assert [regions._contracts(product(rows)) for rows in (1, 8, 28)] == [False, False, True]
+    assert not regions._contracts(Op("Exp", (Input("x", TensorType((256, 256), "float32")),)))
