@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.index import It
@@ -24,7 +24,8 @@ from eqsynth.lower.loop_nest import Access, Loop, LoopNest
 if TYPE_CHECKING:
     import torch
 
-ROWS, COLUMNS = -1, -2
+ROWS: Final = -1
+COLUMNS: Final = -2
 """The slots of the loops over blocks, by rows and by columns."""
 
 

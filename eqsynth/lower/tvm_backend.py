@@ -63,8 +63,7 @@ if TYPE_CHECKING:
 
 _PIPELINE: Final = "eqsynth"
 
-# The fewest kernels for a thread that compiles: linking a library takes as long as compiling half a
-# kernel.
+# The fewest kernels for a thread that compiles, since each thread links a library of its own.
 _LEAST_TOGETHER: Final = 2
 
 

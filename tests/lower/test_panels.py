@@ -18,6 +18,7 @@ from eqsynth.extract.kernel import Kernel, Layout, contiguous, matrix_layouts, s
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope
+from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
 from eqsynth.lower.panels import Panels, pieces
@@ -30,14 +31,14 @@ from tests.terms import it
 WIDE, NARROW = Machine(32, 64, 1 << 20), Machine(16, 32, 1 << 18)
 
 
-def contraction(m: int, n: int, k: int, batch: int = 1) -> Scope:
+def contraction(m: int, n: int, k: int, batch: int = 1, dtype: str = "float32") -> Scope:
     """``L_bmn sum_k a[b, m, k] * c[b, k, n]``; without an axis b for one batch."""
     first = () if batch == 1 else (it(0, batch),)
     slot = len(first)
     extents = (*([batch] * slot), m, n)
     i, j, s = it(slot, m), it(slot + 1, n), it(slot + 2, k)
-    a = Read(tensor(0, (*([batch] * slot), m, k)), (*first, i, s))
-    c = Read(tensor(1, (*([batch] * slot), k, n)), (*first, s, j))
+    a = Read(tensor(0, (*([batch] * slot), m, k), dtype), (*first, i, s))
+    c = Read(tensor(1, (*([batch] * slot), k, n), dtype), (*first, s, j))
     return Scope(extents, (k,), Prod((a, c)))
 
 
@@ -218,7 +219,7 @@ def number(expr: Any, values: dict[str, int]) -> int:
         return values[expr.name]
     if isinstance(expr, tirx.IntImm):
         return int(expr)
-    kinds = {tirx.Add: operator.add, tirx.Mul: operator.mul, tirx.Min: min}
+    kinds = {tirx.Add: operator.add, tirx.Sub: operator.sub, tirx.Mul: operator.mul, tirx.Min: min}
     return kinds[type(expr)](number(expr.a, values), number(expr.b, values))
 
 
@@ -244,6 +245,47 @@ def test_the_next_panel_is_fetched_whole(m: int, schedule: Block) -> None:
     for panel in (1, 2):
         lines = {element // line for (column, *_), element in found if column == panel - 1}
         assert lines >= set(range(panel * size // line, (panel + 1) * size // line))
+
+
+@pytest.mark.parametrize(
+    ("scope", "schedule"),
+    [
+        (contraction(24, 82, 5), Block(8, 32, order=(1, 0), packed=1, ahead=True)),
+        (contraction(22, 64, 5), Block(4, 32, order=(0, 1), packed=0, ahead=True)),
+        (contraction(13, 64, 5, 3), Block(4, 32, order=(0, 2, 1), packed=1, ahead=True)),
+        (contraction(24, 96, 5, 1, "float64"), Block(12, 32, order=(1, 0), packed=1, ahead=True)),
+    ],
+    ids=["a rest of columns", "rows and a rest", "batches", "float64"],
+)
+def test_panels_after_the_first_are_fetched(scope: Scope, schedule: Block) -> None:
+    """Of all panels but the first each cache line is fetched, and nothing outside of the operand.
+    A rest of columns has a loop of its own, so its panel is fetched by nobody."""
+    plain = tuple(range(len(scope.traversal)))
+    nest = loop_nest(scope, [plain] * 2, plain)
+    assert refusal(nest, schedule) is None
+    made = panels_of(nest, schedule)
+    assert made is not None
+    function = prim_func(nest, schedule, "kernel")
+    elements = {element for _, element in fetched(function.body, {})}
+    assert elements and min(elements) >= 0 and max(elements) < made.size
+    line = 64 // ITEMSIZE[scope.dtype]
+    whole = made.pieces[0] if not made.by_rows else None
+    first = made.depth * made.pieces[0].size
+    last = made.size if whole is None or len(made.pieces) == 1 else made.depth * whole.steps
+    assert {e // line for e in elements} >= set(range(first // line, last // line))
+
+
+def test_a_last_block_of_fewer_rows_uses_the_same_panel() -> None:
+    """Otherwise it would read the whole operand again: one loop, and not one for each height."""
+    plain = (0, 1)
+    nest = loop_nest(contraction(13, 64, 5), [plain] * 2, plain)
+    schedule = Block(4, 32, order=(1, 0), packed=1, ahead=True)
+
+    def loops(schedule: Block) -> int:
+        return sum(isinstance(s, tirx.For) for s in prim_func(nest, schedule, "kernel").body.seq)
+
+    assert loops(schedule) == 1
+    assert loops(replace(schedule, rows_together=2, ahead=False)) == 2
 
 
 def test_a_panel_is_fetched_only_while_another_is_used() -> None:
