@@ -89,7 +89,7 @@ class Emitter:
                 arg, layout = Input("", TensorType((self.panels.size,), arg.dtype)), contiguous(1)
             if arg.type.size:
                 self.flat[position] = self._parameter(f"x{position}", arg, layout)
-        self.out = self._parameter("result", nest.scope, nest.result)
+        self.out = self._parameter("result", *(nest.stored or (nest.scope, nest.result)))
 
     def of(self, nest: LoopNest, out: Any) -> Self:
         """Return an emitter of another nest in the same function, whose result goes to the buffer

@@ -77,7 +77,7 @@ def prim_func(nest: LoopNest, schedule: Schedule | str, name: str) -> Any:
             expected="such as " + ", ".join(map(str, schedules(nest))),
             hint="take one that schedules() lists, or a point of the nest's space",
         )
-    nest = nest.padded if isinstance(schedule, Block) else nest
+    nest = nest.for_blocks if isinstance(schedule, Block) else nest
     return _Schedules(nest, schedule, name).function(schedule)
 
 

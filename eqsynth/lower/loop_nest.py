@@ -27,6 +27,7 @@ from eqsynth.ir.types import ITEMSIZE
 from eqsynth.ir.work import by_matrices, operations
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.padding import Pad, pad_of
+from eqsynth.lower.splitting import split, split_in, split_layout
 
 # A scope with fewer operations than this for each element that it moves is memory-bound (EinNet
 # §5).
@@ -93,6 +94,7 @@ class LoopNest:
             nests.
         pads: padded copies of arguments. The k-th of them is read as the argument
             ``len(args) + k``.
+        stored: the result and its layout as callers see them, if axes of the scope were split.
     """
 
     scope: Scope
@@ -108,22 +110,41 @@ class LoopNest:
     before: tuple[LoopNest, ...] = ()
     rows: tuple[int, ...] = ()
     pads: tuple[Pad, ...] = ()
+    stored: tuple[Tensor, Layout] | None = None
 
     @cached_property
-    def padded(self) -> LoopNest:
-        """The nest of the same scope in which no read leaves its tensor, since padded copies are
-        read; the nest itself if no read does, or if there can be no such copies."""
-        guarded = {read: access for read, access in self.accesses.items() if access.guards}
-        if not guarded or self.rows or self.before:
+    def for_blocks(self) -> LoopNest:
+        """The nest that blocks are made of, which computes the same: loops are split where a read
+        has a quotient of one (``splitting.py``), and padded copies are read, so that no read leaves
+        its tensor (``padding.py``). The nest itself if nothing is to be done or can be."""
+        if self.rows or self.before:
             return self
+        scope, after, result = self.scope, self.after, self.result
+        while found := split_in(scope):
+            it, divisor = found
+            scope = split(scope, it, divisor)
+            if it.slot < len(result):
+                after = None if after is None else split(after, it, divisor)
+                result = split_layout(result, it.slot)
+        nest = self if scope is self.scope else self._of(scope, after, result)
+        guarded = {read: access for read, access in nest.accesses.items() if access.guards}
         pads = {r: pad_of(r, a.argument, self.layouts[a.argument]) for r, a in guarded.items()}
         made = {read: pad for read, pad in pads.items() if pad is not None}
-        if len(made) < len(pads):
-            return self
-        steps = strides(self.scope.traversal, self.result)
-        return _nest(
-            self.scope, self.args, self.layouts, self.result, steps, after=self.after, pads=made
-        )
+        if not made or len(made) < len(pads):
+            return nest
+        return self._of(scope, after, result, made)
+
+    def _of(
+        self,
+        scope: Scope,
+        after: Scope | None,
+        result: Layout,
+        pads: Mapping[Read, Pad] = MappingProxyType({}),
+    ) -> LoopNest:
+        """The nest of a scope that computes the same from the same arguments."""
+        steps = strides(scope.traversal, result)
+        nest = _nest(scope, self.args, self.layouts, result, steps, after=after, pads=pads)
+        return nest if scope is self.scope else replace(nest, stored=(self.scope, self.result))
 
     def itemsize(self, access: Access) -> int:
         """The bytes of an element that is read; of an argument or of a padded copy."""
@@ -258,7 +279,8 @@ def scratch_bytes(kernel: Kernel) -> int:
     """The bytes of the padded copies that a generated kernel makes while it runs."""
     if not isinstance(kernel.schedule, Block):
         return 0
-    return sum(pad.size * ITEMSIZE[pad.read.tensor.dtype] for pad in nest_of(kernel).padded.pads)
+    pads = nest_of(kernel).for_blocks.pads
+    return sum(pad.size * ITEMSIZE[pad.read.tensor.dtype] for pad in pads)
 
 
 def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:

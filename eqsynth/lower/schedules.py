@@ -172,7 +172,7 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     Args:
         constants: for each argument, whether it is known when the kernel is built.
     """
-    nest = nest.padded
+    nest = nest.for_blocks
     loops = block_loops(nest)
     if loops is None:
         return None
@@ -200,7 +200,7 @@ def fetching_ahead(nest: LoopNest, schedule: Block) -> Block:
 
 def _has_next_panels(nest: LoopNest, schedule: Block) -> bool:
     """Whether blocks use a panel before the next one is used."""
-    nest = nest.padded
+    nest = nest.for_blocks
     made, loops = panels_of(nest, schedule), block_loops(nest)
     if made is None or loops is None or schedule.rows_together * schedule.columns_together > 1:
         return False
@@ -212,8 +212,9 @@ def _has_next_panels(nest: LoopNest, schedule: Block) -> bool:
 def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
     """The panels of the argument that the schedule says is in panels; None if none is, or if it
     can't be."""
-    loops = block_loops(nest.padded)
-    return None if loops is None or schedule.packed == -1 else panels(nest.padded, schedule, loops)
+    nest = nest.for_blocks
+    loops = block_loops(nest)
+    return None if loops is None or schedule.packed == -1 else panels(nest, schedule, loops)
 
 
 def _panels_outside(nest: LoopNest, schedule: Block) -> Block:
@@ -341,7 +342,7 @@ def plain_block(nest: LoopNest, loops: tuple[Loop, Loop], machine: Machine) -> B
 
 def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
     """Why a schedule doesn't fit a nest; None if it fits, and its kernel is then right."""
-    nest = nest.padded if isinstance(schedule, Block) else nest
+    nest = nest.for_blocks if isinstance(schedule, Block) else nest
     if min(getattr(schedule, name, 1) for name in _SIZES) < 1:
         return "a size is less than 1"
     why = _of_another_nest(nest, schedule)

@@ -89,8 +89,8 @@ def space_of(
         constants: for each argument, whether it is known when the kernel is built. A constant
             operand of a contraction is stored in panels.
     """
-    loops = None if by_memory else block_loops(nest.padded)
-    nest = nest if loops is None else nest.padded
+    loops = None if by_memory else block_loops(nest.for_blocks)
+    nest = nest if loops is None else nest.for_blocks
     offered: list[Schedule] = []
     if not by_memory and loops is None:
         offered += band(nest, machine)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks import bench_tune, tuning_tables
-from benchmarks.bench_tune import PAPER, SWEEP, read
+from benchmarks.bench_tune import PAPER, SWEEP, Lines, Recorded, read
 from benchmarks.tuning_kernels import KERNELS, kernel_of
+from eqsynth.extract.schedule import Rows
 from eqsynth.lower.kernel_tuning import space_for
 from eqsynth.tuning.tuners import TUNERS
 
@@ -35,6 +36,8 @@ def test_a_run_that_was_ended_goes_on(
     bench_tune.main([*arguments, "--tuner", "opevo", "random"])
     whole = read(file)
     assert len(whole) == 40 and {row["tuner"] for row in whole} == {"opevo", "random"}
+    costs = {(json.dumps(row["schedule"]), row["time_s"], row["cost_s"]) for row in whole}
+    assert len(costs) == len({json.dumps(row["schedule"]) for row in whole}) < 40
     # Turns: 16 trials of each, then the rest.
     assert [row["tuner"] for row in whole[::4]] == [*["opevo"] * 4, *["random"] * 4, "opevo",
                                                     "random"]  # fmt: skip
@@ -52,6 +55,32 @@ def test_a_run_that_was_ended_goes_on(
     tuning_tables.main([str(file), "--svg", str(tmp_path / "tune.svg")])
     assert "at 20 trials" in capsys.readouterr().out
     assert (tmp_path / "tune.svg").read_text().startswith("<svg")
+
+
+def test_a_schedule_is_measured_once(tmp_path: Path) -> None:
+    """Another search that asks for it is told the time that was measured, and pays its seconds."""
+    one, other, failing = (Rows(tasks=tasks) for tasks in (2, 4, 8))
+    asked: list[Rows] = []
+
+    class Times:
+        known: dict[Rows, float | None] = {}
+
+        def __call__(self, schedules: list[Rows]) -> list[float | None]:
+            asked.extend(schedules)
+            return [None if schedule == failing else 0.5 for schedule in schedules]
+
+    lines, facts = Lines(tmp_path / "tune.jsonl"), {"giga": 1.0, "unit": "GB/s", "share": 0.1}
+
+    def search(seed: int, lines: Lines) -> Recorded:
+        named = {"kernel": "transpose", "tuner": "random", "seed": seed}
+        return Recorded(Times(), lines, named, facts)  # type: ignore[arg-type]
+
+    assert search(0, lines)([one, failing]) == [0.5, None]
+    assert search(1, lines)([failing, other, one]) == [None, 0.5, 0.5]
+    again = search(2, Lines(lines.path))
+    assert again([other, failing]) == [0.5, None] and asked == [one, failing, other]
+    assert again.measuring_s == sum(row["cost_s"] for row in read(lines.path)[-2:]) > 0
+    assert again([failing, other]) == [None, 0.5] and len(read(lines.path)) == 7
 
 
 def row(tuner: str, seed: int, time_s: float | None, at: float) -> dict[str, Any]:

@@ -23,10 +23,13 @@ from eqsynth.extract.search import extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.extract.timing import Timing
-from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor
+from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor
 from eqsynth.ir.types import TensorType
+from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.torch_backend import TorchBackend
 from tests.extract.egraphs import egraph, leaf, ref, unary
+from tests.terms import it
 
 TARGET = Target(
     name="cpu",
@@ -129,6 +132,41 @@ def test_kernels_of_a_size_tell_most_of_each_other(profile: Profile) -> None:
     assert costs(small) == pytest.approx(1.5 * costs.roofline_s(small))  # too few: all are asked
     record(MANY + 1)
     assert costs(small) == pytest.approx(5.0 * costs.roofline_s(small))
+    assert costs(large) == pytest.approx(1.5 * costs.roofline_s(large))
+
+
+def test_a_library_writes_out_the_windows_of_a_convolution(profile: Profile) -> None:
+    """torch's einsum takes at least the time for writing and reading them, nine times the image. A
+    generated kernel reads the image."""
+    f, h, w, c, r, s = (it(n, e) for n, e in enumerate((1, 100, 100, 3, 3, 3)))
+    x, k = (Input(str(n), TensorType(shape, "float32"))
+            for n, shape in enumerate(((3, 102, 102), (1, 3, 3, 3))))  # fmt: skip
+    body = Prod((Read(x, (c, h + r, w + s)), Read(k, (f, c, r, s))))
+    scope, windows = Scope((1, 100, 100), (3, 3, 3), body), 4 * 3 * 9 * 100 * 100
+    costs, layouts = CostModel(TARGET, profile), (contiguous(3), contiguous(4))
+    named = {name: Kernel(scope, (False, True), name, layouts, contiguous(3), schedule)
+             for name, schedule in (("torch", ""), ("tvm", Rows()))}  # fmt: skip
+    least_s = {name: costs.roofline_s(kernel) for name, kernel in named.items()}
+    moved = bytes_moved(scope)
+    assert least_s["torch"] == pytest.approx((moved + 2 * windows) / 1e9, rel=1e-2)
+    assert least_s["tvm"] == pytest.approx(flops(scope) / 1e9, rel=1e-2)
+
+
+def test_small_kernels_tell_nothing_of_large_ones(profile: Profile) -> None:
+    """They take five times their roofline. A large one may come near to its own, until as many of
+    its size were measured as an estimate needs."""
+    costs, large = CostModel(TARGET, profile), kernel_of(relu(1_000_000))
+    for n in range(2 * MANY):
+        kernel = kernel_of(relu(10_000 + n))
+        costs.record({kernel: timing(5.0 * costs.roofline_s(kernel))})
+    assert costs(large) == pytest.approx(costs.roofline_s(large))
+    assert costs(kernel_of(relu(9_000))) == pytest.approx(
+        5.0 * costs.roofline_s(kernel_of(relu(9_000)))
+    )
+    for n in range(1, MIN_RATIOS + 1):
+        assert costs(large) == pytest.approx(costs.roofline_s(large))
+        kernel = kernel_of(relu(1_000_000 + n))
+        costs.record({kernel: timing(1.5 * costs.roofline_s(kernel))})
     assert costs(large) == pytest.approx(1.5 * costs.roofline_s(large))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from eqsynth.ir.scalar import Call, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, Tensor
-from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.ir.work import bytes_moved, bytes_unfolded, flops
 from tests.terms import it, leaf, op
 
 X, W = leaf("x", 2, 3), leaf("w", 3, 4)
@@ -50,3 +50,18 @@ def test_bytes_count_each_argument_once() -> None:
     assert bytes_moved(op("Mul", X, X)) == 24 + 24
     assert bytes_moved(op("Matmul", X, leaf("h", 3, 4))) == 24 + 48 + 32
     assert bytes_moved(Scope((2,), (3,), Prod((A, B)))) == 24 + 24 + 8
+
+
+def test_bytes_of_operands_that_are_unfolded() -> None:
+    f, h, c, r = it(0, 8), it(1, 10), it(2, 4), it(3, 3)
+    image, taps = leaf("image", 8, 12), leaf("taps", 8, 4, 3)
+    weights = Read(taps, (f, c, r))
+    groups = Scope((8, 10), (4, 3), Prod((Read(image, (f // 4 * 4 + c, h + r)), weights)))
+    assert bytes_unfolded(groups) == 4 * 8 * 10 * 4 * 3
+    windows = Scope((8, 10), (4, 3), Prod((Read(image, (c, h + r)), weights)))
+    assert bytes_unfolded(windows) == 4 * 10 * 4 * 3
+    # Each element once, or a part of them; a sum of one factor; a maximum; no reduction.
+    assert bytes_unfolded(Scope((8, 10), (4, 3), Prod((Read(image, (f, h)), weights)))) == 0
+    assert bytes_unfolded(Scope((2,), (3,), A)) == 0
+    assert bytes_unfolded(Scope((8, 10), (4, 3), groups.body, "max")) == 0
+    assert bytes_unfolded(Scope((8, 10, 4, 3), (), groups.body)) == 0

@@ -92,13 +92,13 @@ def nest_of(scope: Scope) -> LoopNest:
 
 def test_a_block_reads_a_padded_copy() -> None:
     nest = nest_of(CONVOLUTIONS["3x3"])
-    assert block_loops(nest) is None and block_loops(nest.padded) is not None
-    (pad,) = nest.padded.pads
+    assert block_loops(nest) is None and block_loops(nest.for_blocks) is not None
+    (pad,) = nest.for_blocks.pads
     assert (pad.lows, pad.extents) == ((0, 0, -1, -1), (2, 4, 11, 23))
-    assert not any(access.guards for access in nest.padded.accesses.values())
+    assert not any(access.guards for access in nest.for_blocks.accesses.values())
     inside = nest_of(convolution(4, 12, (9, 21), (3, 3)))
-    assert inside.padded is inside  # nothing is read outside
-    assert nest.padded.padded is nest.padded
+    assert inside.for_blocks is inside  # nothing is read outside
+    assert nest.for_blocks.for_blocks is nest.for_blocks
 
 
 def test_the_copy_is_counted_as_memory() -> None:
