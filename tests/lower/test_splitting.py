@@ -6,7 +6,7 @@ import pytest
 from eoperator_cases import check_kernels, check_region, tensor
 from test_padding import blocks_of, nest_of
 
-from eqsynth.extract.kernel import channels_last, contiguous
+from eqsynth.extract.kernel import Kernel, channels_last, contiguous
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Prod, Read, Sum
@@ -72,6 +72,19 @@ def test_a_block_has_rows_of_one_group() -> None:
     assert _extents(last.for_blocks) == (16, 8)
     assert last.for_blocks.for_blocks is last.for_blocks
     assert last.for_blocks.stored == (nest.scope, channels_last(4))
+
+
+def test_a_reduction_that_is_split() -> None:
+    """``a[i, k // 2 * 2] * c[k, j]``, each of the two in panels."""
+    i, j, k = it(0, 24), it(1, 32), it(2, 12)
+    a, c = tensor(0, (24, 12)), tensor(1, (12, 32))
+    scope = Scope((24, 32), (12,), Prod((Read(a, (i, k // 2 * 2)), Read(c, (k, j)))))
+    plain = contiguous(2)
+    check_kernels([
+        Kernel(scope, (packed == 0, packed == 1), "tvm.block", (plain, plain), plain,
+               Block(4, 16, packed=packed))
+        for packed in (0, 1, -1)
+    ])  # fmt: skip
 
 
 def _extents(nest: LoopNest) -> tuple[int, ...]:
