@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from eqsynth.extract.in_place import InPlace
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.search import Extraction, extract
+from eqsynth.extract.search import QUICK, Extraction, extract
+from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
 from eqsynth.lower.torch_backend import TorchBackend
 from tests.extract.test_cost import TARGET, two_ways
@@ -68,6 +70,21 @@ def test_a_plan_whose_kernel_takes_more_in_its_place_gives_way(tmp_path: Path) -
     assert found.plan.cost_s == pytest.approx(3.2e-3)
     assert found.together == pytest.approx(4 / 3.2)
     assert extracted(tmp_path, None)[0] == ["Exp", "Relu"]
+
+
+def test_by_times_in_place_the_solver_does_a_part_of_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, shares, best = Places(Exp=6e-3, Matmul=3e-3, Relu=1e-3), list[float](), Selection.best
+
+    def watched(*args: Any, share: float = 1.0, **named: Any) -> Plan:
+        if places.ran:
+            shares.append(share)
+        return best(*args, share=share, **named)
+
+    monkeypatch.setattr(Selection, "best", watched)
+    extracted(tmp_path, places)
+    assert shares and {*shares} == {QUICK}
 
 
 def test_a_plan_that_was_promised_more_and_is_slower_is_left(tmp_path: Path) -> None:

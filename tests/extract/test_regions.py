@@ -281,33 +281,6 @@ def test_the_slower_side_is_not_parted(costs: CostModel) -> None:
     assert sum("Tanh" in text for text in asked) == 2
 
 
-@pytest.mark.parametrize("pace, whole", [(0.8, True), (0.95, False), (1.2, False)])
-def test_a_slow_engine_gets_the_whole_if_a_sample_gains_enough(
-    costs: CostModel, pace: float, whole: bool
-) -> None:
-    """Inductor first gets two of the 16 chosen operators, and all 16 only if it saves a tenth of
-    the time of those two."""
-    x: Expr = X
-    for _ in range(16):
-        x = ops.tanh(x)
-    _, graph, found = searched(x, costs)
-    first = found.plan.steps[0]
-    assert isinstance(first.member, Op)
-    other = Op("Sigmoid", first.member.args)
-    graph = replace(graph, original={**graph.original, first.result[0]: (other,)})
-    asked: list[tuple[int, bool]] = []
-
-    def measure(kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing | None]:
-        (kernel,) = kernels
-        chosen, count = "Sigmoid" not in str(kernel.term), int(kernel.term.label.split()[2])
-        asked.append((count, chosen))
-        return {kernel: seconds(pace * count if chosen else float(count))}
-
-    with_engines(graph, found, engines(["inductor"]), costs, measure, 600.0)
-    assert asked[:2] == [(16, False), (2, True)]
-    assert ((16, True) in asked) is whole
-
-
 def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> None:
     """The region that an engine is asked first is known before the search. Both segments of the
     program read one weight."""

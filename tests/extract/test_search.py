@@ -209,6 +209,28 @@ def test_the_solver_is_not_asked_where_an_engine_is_far_ahead(
     assert (found.gap is None) is not asks
 
 
+def test_engines_are_asked_for_their_time_once_the_kernels_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then they may still be compiling the original."""
+    costs, order = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite")), list[str]()
+
+    def listed(*args: Any, **named: Any) -> Any:
+        order.append("listed")
+        return candidates(*args, **named)
+
+    def rival_s() -> float:
+        order.append("asked")
+        return math.inf
+
+    monkeypatch.setattr("eqsynth.extract.search.candidates", listed)
+    extract(
+        two_ways(), (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, _seconds(1.0)), 60.0,
+        rival_s=rival_s,
+    )  # fmt: skip
+    assert order == ["listed", "asked"]
+
+
 def _seconds(value: float) -> Timing:
     return Timing(value, value, value, 3)
 

@@ -63,8 +63,8 @@ def sixteen_layers() -> tuple[EGraph, Extraction]:
 @pytest.mark.rotating
 @pytest.mark.parametrize(
     ("sample_s", "original_s", "compiled"),
-    [(2.0, 40.0, True), (2.3, 40.0, False), (2.0, 1.0, False)],
-    ids=["near", "slower than own kernels", "slower than the original"],
+    [(1.75, 40.0, True), (1.85, 40.0, False), (1.75, 1.0, False)],
+    ids=["gains an eighth", "gains too little", "slower than the original"],
 )
 def test_a_slow_engine_compiles_a_sample_of_what_was_chosen_first(
     costs: CostModel, sample_s: float, original_s: float, compiled: bool
