@@ -206,6 +206,10 @@ class CostModel:
         """The least seconds that the target's peaks allow."""
         return self._facts_of(kernel).roofline_s
 
+    def is_bound_by_arithmetic(self, kernel: Kernel) -> bool:
+        """Whether arithmetic bounds the kernel's time, and not memory."""
+        return self._facts_of(kernel).family.endswith(COMPUTE)
+
     def _facts_of(self, kernel: Kernel) -> _Facts:
         facts = self._facts.get(kernel)
         if facts is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eqsynth.extract.cost import CostModel
@@ -65,7 +65,11 @@ def fastest(
     builds).
 
     A kernel's time in place over its time alone is divided by the same ratio for the whole plan: a
-    slowdown that all kernels share would be shared by the kernels of another plan, too.
+    slowdown that all kernels share would be shared by the kernels of another plan, too. For a
+    kernel that hasn't run in place, the ratio of all that are bound as it is (by memory or by
+    arithmetic) counts. (ResNeXt-50: maps of 0.4 to 3 MB took twice their time alone, since other
+    cores had written what they read, and convolutions 1.05 times. So a map that a contraction
+    computes on the way is worth more than its time alone says.)
 
     Args:
         costs: costs of kernels alone. Plans with kernels that weren't timed aren't considered.
@@ -73,11 +77,14 @@ def fastest(
         until: the monotonic clock from which on no plan is built.
         build_s: estimates the seconds for building a plan.
     """
-    factors: dict[Kernel, float] = {}
+    factors, by_bound = dict[Kernel, float](), dict[bool, float]()
     best, best_s, seen = plan, math.inf, set[frozenset[Kernel]]()
 
     def in_place(kernel: Kernel) -> float:
-        return costs.timed_only(kernel) * factors.get(kernel, 1.0)
+        factor = factors.get(kernel)
+        if factor is None:
+            factor = by_bound.get(costs.is_bound_by_arithmetic(kernel), 1.0)
+        return costs.timed_only(kernel) * factor
 
     for _ in range(ROUNDS):
         begin = time.monotonic()
@@ -90,6 +97,7 @@ def fastest(
         if took.total_s < best_s:
             best, best_s = plan, took.total_s
         factors |= _factors(plan, costs, took)
+        by_bound = _factors_by_bound(plan, costs, took)
         if 2 * time.monotonic() - begin >= until:
             break
         known = priced(best, in_place)
@@ -103,10 +111,30 @@ def fastest(
 def _factors(plan: Plan, costs: CostModel, took: InPlace) -> dict[Kernel, float]:
     """For each kernel, its time in place over its time alone, divided by the same ratio of the
     whole plan."""
-    alone = {kernel: costs(kernel) for kernel in plan.kernels()}
-    steps = [step.kernel for step in plan.steps if took.kernels_s.get(step.kernel, 0.0) > 0]
-    steps = [kernel for kernel in steps if 0 < alone[kernel] < math.inf]
-    if not steps:
-        return {}
-    whole = sum(took.kernels_s[kernel] for kernel in steps) / sum(alone[kernel] for kernel in steps)
-    return {kernel: took.kernels_s[kernel] / alone[kernel] / whole for kernel in set(steps)}
+    alone = _alone(plan, costs, took)
+    whole = _ratio(alone, took)
+    return {kernel: took.kernels_s[kernel] / own_s / whole for kernel, own_s in alone}
+
+
+def _factors_by_bound(plan: Plan, costs: CostModel, took: InPlace) -> dict[bool, float]:
+    """The same for the kernels that arithmetic bounds, and for those that memory bounds, together.
+    What takes next to no time decides nothing."""
+    alone = _alone(plan, costs, took)
+    whole, total_s = _ratio(alone, took), sum(own_s for _, own_s in alone)
+    found = {}
+    for bound in (False, True):
+        own = [(k, s) for k, s in alone if costs.is_bound_by_arithmetic(k) is bound]
+        if sum(own_s for _, own_s in own) > WORTH * total_s:
+            found[bound] = _ratio(own, took) / whole
+    return found
+
+
+def _alone(plan: Plan, costs: CostModel, took: InPlace) -> list[tuple[Kernel, float]]:
+    """The kernel of each step that was timed in place, and the kernel's time alone."""
+    steps = (step.kernel for step in plan.steps if took.kernels_s.get(step.kernel, 0.0) > 0)
+    return [(kernel, s) for kernel in steps if 0 < (s := costs(kernel)) < math.inf]
+
+
+def _ratio(alone: Sequence[tuple[Kernel, float]], took: InPlace) -> float:
+    own_s = sum(own_s for _, own_s in alone)
+    return sum(took.kernels_s[kernel] for kernel, _ in alone) / own_s if own_s else 1.0

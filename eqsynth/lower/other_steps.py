@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from eqsynth.extract.measure import cache_capacities
+from eqsynth.extract.measure import cache_capacities, measure_cpu_target
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ class OtherSteps:
     def of(threads: int, far: int) -> OtherSteps:
         """The steps for so many threads, with weights out of ``far`` cache levels
         (``Target.far``)."""
-        caches = cache_capacities(threads)
-        second = caches.get(2, 2 << 20)
-        taken = (second // 2, second, caches.get(3, second))[min(far, 2)]
+        second = cache_capacities(threads).get(2, 2 << 20)
+        taken = (second // 2, second)[far] if far < 2 else _held_by_the_last_cache()
         return OtherSteps(max(second, taken), torch.zeros(taken // 4), torch.ones(16, 16))
 
     def run(self, given: Sequence[torch.Tensor]) -> None:
@@ -56,3 +55,8 @@ class OtherSteps:
             if value.nbytes <= self.at_hand_bytes:
                 value.bitwise_or_(False) if value.dtype == torch.bool else value.add_(0)
         torch.relu(torch.softmax(self.small, -1)) @ self.small
+
+
+def _held_by_the_last_cache() -> int:
+    """The bytes that the last cache holds for this process, as measured (``Probe.held_bytes``)."""
+    return int(measure_cpu_target().levels[-2].capacity_bytes)

@@ -77,10 +77,10 @@ def test_by_times_in_place_the_solver_does_a_part_of_its_work(
 ) -> None:
     places, shares, best = Places(Exp=6e-3, Matmul=3e-3, Relu=1e-3), list[float](), Selection.best
 
-    def watched(*args: Any, share: float = 1.0, **named: Any) -> Plan:
+    def watched(self: Selection, *args: Any, **named: Any) -> Plan:
         if places.ran:
-            shares.append(share)
-        return best(*args, share=share, **named)
+            shares.append(named["share"])
+        return best(self, *args, **named)
 
     monkeypatch.setattr(Selection, "best", watched)
     extracted(tmp_path, places)
