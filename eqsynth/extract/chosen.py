@@ -21,7 +21,7 @@ from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
 from eqsynth.extract import schedule, tuned
-from eqsynth.extract.candidates import copy_kernel, fused, literals_of, placeholder, unplaced
+from eqsynth.extract.candidates import fused, is_copy, literals_of, placeholder, unplaced
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
@@ -189,8 +189,8 @@ def _step(
         for n in range(len(step.kernel.constants))
     ]
     if isinstance(member, ClassRef):
-        copied = copy_kernel(member.type, step.args[0][1], step.result[1])
-        right = step.kernel == copied and args == results == [member]
+        right = is_copy(step.kernel, member.type, step.args[0][1], step.result[1])
+        right = right and args == results == [member]
     elif isinstance(member, Region):
         # Compared with the regions that extraction makes of the class. A region can't be looked up
         # among the members: a term with a literal may stand in several classes.

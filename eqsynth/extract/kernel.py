@@ -12,8 +12,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from eqsynth.extract.schedule import Schedule
-from eqsynth.ir.tensor import Op, Region, Tensor
-from eqsynth.ir.types import Shape
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Read
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor
+from eqsynth.ir.types import Shape, TensorType
 
 if TYPE_CHECKING:
     import torch
@@ -194,3 +196,19 @@ class Fusing(Protocol):
     def fused(self, region: Region, constants: tuple[bool, ...]) -> Iterable[Kernel]:
         """Every kernel for the region; none if this backend can't run it as one kernel."""
         ...
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """A backend that can copy a value into another layout."""
+
+    def copies(self, type_: TensorType, source: Layout, target: Layout) -> Iterable[Kernel]:
+        """The kernels that copy a value from one layout into another; their term is
+        ``copied(type_)``, or a reshape to the same shape."""
+        ...
+
+
+def copied(type_: TensorType) -> Scope:
+    """The scope that is its argument: ``L_ij x[i, j]``."""
+    index = tuple(Index.iterator(axis, extent) for axis, extent in enumerate(type_.shape))
+    return Scope(type_.shape, (), Read(Input("0", type_), index))

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.candidates import candidates
+from eqsynth.extract.candidates import candidates, copies_by
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel, Layout
 from eqsynth.extract.plan import Plan
@@ -139,7 +139,7 @@ def follow(
     priced = _Costs(route, costs)
     costs.load([kernel for kernel in kernels if priced.known(kernel)])
     try:
-        plan = Selection(graph, found).one_by_one(priced)
+        plan = Selection(graph, found, copies=copies_by(backends)).one_by_one(priced)
     except ExtractionError:
         return None
     if not plan.cost_s < float("inf"):

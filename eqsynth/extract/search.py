@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.candidates import candidates
+from eqsynth.extract.candidates import candidates, copies_by
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.in_place import Run, fastest
 from eqsynth.extract.kernel import Backend, Kernel
@@ -196,7 +196,8 @@ def _extract(
     end = time.monotonic() + deadline_s
     found = candidates(graph, backends, end, limit_bytes)
     kernels = {c.kernel for options in found.values() for c in options}
-    search = _Search(Selection(graph, found, end), costs)
+    copies = copies_by(backends)
+    search = _Search(Selection(graph, found, end, copies), costs)
     costs.load(list(kernels))
     search.rival_s = rival_s()
     ended = True
@@ -223,7 +224,8 @@ def _extract(
         # Some operator has no kernel in its original form, and the time was too short for other
         # forms.
         ended = False
-        search.selection = Selection(graph, candidates(graph, backends, limit_bytes=limit_bytes))
+        found = candidates(graph, backends, limit_bytes=limit_bytes)
+        search.selection = Selection(graph, found, copies=copies)
         search.settle()
     in_place = run is not None and not search.is_beaten(search.incumbent)
     together = search.put_in_place(run, end, reserve_s) if run and in_place else 1.0

@@ -20,7 +20,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
 from eqsynth.extract.blocks import Problem, Solved, improved, least_s
-from eqsynth.extract.candidates import Candidate
+from eqsynth.extract.candidates import Candidate, Copies
 from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan, PlanStep
@@ -47,9 +47,14 @@ class Selection:
         graph: EGraph,
         found: Mapping[ClassRef, list[Candidate]],
         until: float = math.inf,
+        copies: Copies | None = None,
     ) -> None:
+        """
+        Args:
+            copies: lists the kernels that copy a value into another layout; by default torch's.
+        """
         self.graph, self.until, self._found = graph, until, found
-        self._states = States(graph)
+        self._states = States(graph, copies)
         # The solver's answers, by the share of its work that it was allowed.
         self._solved: dict[float, Solved] = defaultdict(Solved)
         self._ways = {ref: self._states.ways(ref, options) for ref, options in found.items()}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from eqsynth.egraph.graph import EGraph
-from eqsynth.extract.candidates import VIEW_S, Candidate, copy_kernel, placeholder
+from eqsynth.extract.candidates import VIEW_S, Candidate, Copies, copies_by, placeholder
 from eqsynth.extract.kernel import Kernel, Layout, contiguous
 from eqsynth.extract.layout import normalized, view_kernel
 from eqsynth.extract.plan import PlanStep, State
@@ -54,13 +54,17 @@ class States:
         readers: for each class, by its place, the number of ``users`` that aren't constant.
     """
 
-    def __init__(self, graph: EGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: EGraph, copies: Copies | None = None) -> None:
+        """
+        Args:
+            copies: lists the kernels that copy a state into another; by default torch's.
+        """
+        self.graph, self._listed = graph, copies or copies_by()
         self.states: list[State] = []
         self.places: list[int] = []
         self.kernels: list[Kernel] = []
         self._kernel_numbers: dict[Kernel, int] = {}
-        self._copies: dict[tuple[int, int], Candidate] = {}
+        self._copies: dict[tuple[int, int], Way] = {}
         self._numbers: dict[State, int] = {}
         self._terms: dict[Tensor, Tensor] = {}
         self.order = _in_order(graph)
@@ -140,12 +144,14 @@ class States:
         known = prices.copies.get((source, state))
         if known is not None:
             return known
-        candidate = self._copies.get((source, state))
-        if candidate is None:
+        way = self._copies.get((source, state))
+        if way is None:
             (ref, before), (_, after) = self.states[source], self.states[state]
-            candidate = Candidate(ref, copy_kernel(ref.type, before, after), (ref,))
-            self._copies[source, state] = candidate
-        choice = Choice(candidate, (source,), prices.costs(candidate.kernel))
+            kernels = self._listed(ref.type, before, after)
+            options = tuple(Candidate(ref, kernel, (ref,)) for kernel in kernels)
+            way = Way(state, (source,), options, tuple(map(self._kernel_number, kernels)))
+            self._copies[source, state] = way
+        _, choice = prices.cheapest(way)
         prices.copies[source, state] = choice
         return choice
 

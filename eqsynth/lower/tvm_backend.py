@@ -32,16 +32,18 @@ from eqsynth.extract.kernel import (
     Writing,
     channels_last,
     contiguous,
+    copied,
     holding,
     matrix_layouts,
     strides,
     writing,
 )
-from eqsynth.extract.schedule import Band, Block, Schedule
+from eqsynth.extract.schedule import Band, Block, Schedule, Tile
 from eqsynth.extract.target import CPU
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Read, leaves
 from eqsynth.ir.tensor import Region, Scope, Tensor, args_of
+from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import by_matrices
 from eqsynth.lower import tvm_kept, tvm_runtime
 from eqsynth.lower.loop_nest import (
@@ -154,6 +156,15 @@ class TvmBackend:
             kernel = Kernel(region, constants, f"{self.name}.chain", layouts, output, schedule)
             yield kernel
             yield from _tuned(kernel, nest, offered)
+
+    def copies(self, type_: TensorType, source: Layout, target: Layout) -> Iterator[Kernel]:
+        """The kernel that copies a value into another layout: by tiles that are transposed in
+        registers, if neighbours lie apart; else row by row."""
+        scope = copied(type_)
+        offered = schedules(loop_nest(scope, (source,), target))
+        tiles = (schedule for schedule in offered if isinstance(schedule, Tile))
+        schedule = next(tiles, offered[0])
+        yield Kernel(scope, (False,), self.name, (source,), target, schedule)
 
     def build(
         self, kernels: Sequence[tuple[Kernel, Mapping[int, torch.Tensor]]]

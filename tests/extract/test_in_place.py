@@ -3,23 +3,25 @@ each kernel takes alone and what it takes in its place in the program."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eqsynth.extract.cost import CostModel
-from eqsynth.extract.in_place import InPlace
+from eqsynth.extract.in_place import InPlace, fastest
 from eqsynth.extract.kernel import Kernel
-from eqsynth.extract.plan import Plan
+from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.search import QUICK, Extraction, extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
 from eqsynth.lower.torch_backend import TorchBackend
-from tests.extract.test_cost import TARGET, two_ways
+from tests.extract.egraphs import ref
+from tests.extract.test_cost import TARGET, kernel_of, matmul, relu, two_ways
 
 ALONE = {"Exp": 2e-3, "Matmul": 2.2e-3, "Relu": 1e-3}
 """The time of each kernel by itself. By the sum of these, the plan with Exp is the fastest: 3.0 ms
@@ -99,6 +101,29 @@ def test_what_all_kernels_take_more_is_held_against_none(tmp_path: Path) -> None
     kernels, found = extracted(tmp_path, places)
     assert places.ran == [["Exp", "Relu"]]
     assert kernels == ["Exp", "Relu"] and found.together == pytest.approx(2.0)
+
+
+def test_kernels_that_have_not_run_are_judged_by_those_that_are_bound_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """In place the program takes twice the sum: the product takes its time alone, the map three
+    times its own."""
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    product, map_ = kernel_of(matmul()), kernel_of(relu(1000))
+    others = kernel_of(matmul(99)), kernel_of(relu(999))
+    costs.record({kernel: Timing(1.0, 1.0, 1.0, 3) for kernel in (product, map_, *others)})
+    steps = [
+        PlanStep(k, k.term, (), {}, (ref(n), (0, 1)), 1.0) for n, k in enumerate((product, map_))
+    ]
+    told: list[float] = []
+
+    def select(now: Callable[[Kernel], float], known: Plan) -> Plan:
+        told.extend(map(now, (product, map_, *others)))
+        return known
+
+    took = InPlace(4.0, {product: 1.0, map_: 3.0})
+    fastest(Plan(tuple(steps), {}, (), 2.0), costs, select, lambda *_: took, math.inf)
+    assert told == [0.5, 1.5, 0.5, 1.5]
 
 
 def test_a_plan_that_does_not_build_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -114,6 +114,24 @@ def test_peaks_of_threads_that_wait_for_each_other_are_raised_to_those_of_one(
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(
+    ("fast_below", "held"),
+    [(800, 800), (300, 400), (150, 200), (60, 800), (0, 800)],
+    ids=["all", "half", "a quarter", "less than the second level", "no cache is seen"],
+)
+def test_a_cache_counts_as_far_as_data_are_fast_in_it(fast_below: int, held: int) -> None:
+    """Of a shared cache others may have a part. Sizes in MB, rates in GB/s."""
+
+    class Given(measure.Probe):
+        def _triad_s(self, elements: int) -> float:
+            return 0.0
+
+        def _bandwidth(self, working_set_bytes: float, call_s: float) -> float:
+            return 45.0 if working_set_bytes <= fast_below << 20 else 22.0
+
+    assert Given("cpu").held_bytes(800 << 20, 100 << 20, 1600 << 20) == held << 20
+
+
 def test_caches_of_two_threads_are_not_smaller_than_of_one() -> None:
     one, two = measure.cache_capacities(1), measure.cache_capacities(2)
     assert one.keys() == two.keys() and min(one.values()) > 0

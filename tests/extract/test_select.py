@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
-from eqsynth.extract.candidates import VIEW_S, Candidate, candidates, placeholder
+from eqsynth.extract.candidates import (
+    VIEW_S,
+    Candidate,
+    candidates,
+    copy_kernel,
+    placeholder,
+)
 from eqsynth.extract.constants import constant_terms
-from eqsynth.extract.kernel import Layout
+from eqsynth.extract.kernel import Kernel, Layout, copied
 from eqsynth.extract.select import Selection
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
+from eqsynth.ir.types import TensorType
 from eqsynth.lower.backends import cpu_backends
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.testing.choices import Choices, DrawnChoices, RandomChoices, several
@@ -447,6 +454,23 @@ def test_a_copy_is_inserted_where_layouts_differ() -> None:
     assert (copy.kernel.inputs, copy.kernel.output) == (((0, 1),), (1, 0))
     assert isinstance(copy.member, ClassRef) and copy.args[0][0] == copy.result[0]
     assert plan.cost_s == 7.0
+
+
+@pytest.mark.parametrize(("own_s", "taken"), [(2.0, "given"), (6.0, "torch")])
+def test_the_cheapest_copy_is_taken(own_s: float, taken: str) -> None:
+    graph, first, second = chain()
+
+    def copies(type_: TensorType, source: Layout, target: Layout) -> tuple[Kernel, ...]:
+        own = Kernel(copied(type_), (False,), "given", (source,), target, repr(own_s))
+        return copy_kernel(type_, source, target), own
+
+    options = [kernel(first, 1.0), transposed(second, 1.0, give=False)]
+    found = {r: [c for c in options if c.member in m] for r, m in graph.classes.items()}
+    for share in (0.0, 1.0):
+        plan = Selection(graph, found, copies=copies).best(Given(5.0), share=share)
+        check_plan(plan)
+        assert plan.steps[1].kernel.implementation == taken
+        assert plan.cost_s == 2.0 + min(own_s, 5.0)
 
 
 def test_a_chain_in_one_layout_is_copied_at_its_ends_only() -> None:
