@@ -67,8 +67,8 @@ def fastest(
     A kernel's time in place over its time alone is divided by the same ratio for the whole plan: a
     slowdown that all kernels share would be shared by the kernels of another plan, too. For a
     kernel that hasn't run in place, the ratio of all that are bound as it is (by memory or by
-    arithmetic) counts. (ResNeXt-50: maps of 0.4 to 3 MB took twice their time alone, since other
-    cores had written what they read, and convolutions 1.05 times. So a map that a contraction
+    arithmetic) counts. (ResNeXt-50: maps of 0.4 to 3 MB took about twice their time alone, and
+    convolutions 1.05 times. So a map that a contraction
     computes on the way is worth more than its time alone says.)
 
     Args:
@@ -97,7 +97,7 @@ def fastest(
         if took.total_s < best_s:
             best, best_s = plan, took.total_s
         factors |= _factors(plan, costs, took)
-        by_bound = _factors_by_bound(plan, costs, took)
+        by_bound |= _factors_by_bound(plan, costs, took)
         if 2 * time.monotonic() - begin >= until:
             break
         known = priced(best, in_place)

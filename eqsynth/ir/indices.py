@@ -24,6 +24,15 @@ def expressions(index: Index) -> Iterator[Index]:
             yield from expressions(atom.value)
 
 
+def moduli(index: Index) -> Iterator[FloorDiv | Mod]:
+    """Every ``//`` and ``%`` of an index, from the outside in."""
+    for atom, _ in index.terms:
+        if isinstance(atom, FloorDiv | Mod):
+            yield atom
+        if not isinstance(atom, It):
+            yield from moduli(atom.value)
+
+
 def rebuilt(index: Index, affine: Callable[[Index], Index]) -> Index:
     """Return the index with each of its :func:`expressions` replaced by ``affine`` of it.
 

@@ -10,11 +10,9 @@ the nest of a split scope (``LoopNest.for_blocks``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from eqsynth.extract.kernel import Layout
-from eqsynth.ir.index import FloorDiv, Index, It, Mod
-from eqsynth.ir.indices import substituted
+from eqsynth.ir.index import Index, It
+from eqsynth.ir.indices import moduli, substituted
 from eqsynth.ir.scalar import indices_of
 from eqsynth.ir.tensor import Scope
 
@@ -23,19 +21,11 @@ def split_in(scope: Scope) -> tuple[It, int] | None:
     """The first iterator that is divided by a divisor of its extent, as ``f // 4`` or ``f % 4``
     with 32 steps of f, and this divisor; None if there is none."""
     for index in indices_of(scope.body):
-        for quotient in _quotients(index):
+        for quotient in moduli(index):
             it = quotient.value.bare()
             if it is not None and it.extent % quotient.divisor == 0:
                 return it, quotient.divisor
     return None
-
-
-def _quotients(index: Index) -> Iterator[FloorDiv | Mod]:
-    for atom, _ in index.terms:
-        if isinstance(atom, FloorDiv | Mod):
-            yield atom
-        if not isinstance(atom, It):
-            yield from _quotients(atom.value)
 
 
 def split(scope: Scope, it: It, divisor: int) -> Scope:

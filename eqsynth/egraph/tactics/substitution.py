@@ -24,7 +24,7 @@ from eqsynth.egraph.tactics.merging import merge
 from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import FloorDiv, Index, It, Mod
-from eqsynth.ir.indices import expressions, rebuilt, substituted, with_indices
+from eqsynth.ir.indices import expressions, moduli, rebuilt, substituted, with_indices
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
     Read,
@@ -44,15 +44,6 @@ from eqsynth.ir.tensor import Scope
 
 # A function of the body, the traversal and the reduction of a new scope: the order of its axes.
 Order = Callable[[Scalar, list[It], list[It]], list[It]]
-
-
-def _moduli(index: Index) -> Iterator[FloorDiv | Mod]:
-    """Every ``//`` and ``%`` of an index, from the outside in."""
-    for atom, _ in index.terms:
-        if isinstance(atom, FloorDiv | Mod):
-            yield atom
-        if not isinstance(atom, It):
-            yield from _moduli(atom.value)
 
 
 def _part(expression: Index, its: set[It]) -> Index:
@@ -297,7 +288,7 @@ def _modulus(scope: Scope, it: It, whole: bool) -> tuple[int, int] | None:
     found = []
     traversal = set(traversal_iterators(scope)) - {it}
     for index in indices_of(scope.body):
-        for atom in _moduli(index):
+        for atom in moduli(index):
             value = next(expressions(atom.value))
             alone = all(c % atom.divisor == 0 for a, c in value.terms if a != it)
             # Expressions that mix the traversal are substituted first.
@@ -348,7 +339,7 @@ def reduction_unfold(scope: Scope) -> Path | None:
         divisors = [
             atom.divisor
             for index in indices_of(scope.body)
-            for atom in _moduli(index)
+            for atom in moduli(index)
             if not isinstance(atom, It) and atom.value.bare() == it and it.extent > atom.divisor
         ]
         if divisors and it.extent % min(divisors) == 0:
