@@ -58,9 +58,9 @@ SAMPLE = 0.25
 """The largest part of the plan's time that a slow engine compiles first, as a sample; the lightest
 range that isn't `LIGHT` is taken. The engine gets the whole program if it saves the part `LIGHT` of
 the sample's time. (resnet18, tiled: the whole chosen program is 28 kernels for Inductor and takes
-33 to 46 s of CPU to compile, a quarter of it 14 to 20 s. In another run the whole took 43 of 93 s and
-lost by 15.2 to 20.2 ms. BERT of 64 tokens: a
-sample at 0.86 of the plan's time, then the whole at 0.85.)"""
+33 to 46 s of CPU to compile, a quarter of it 14 to 20 s. In another run the whole took 43 of 93 s
+and lost by 15.2 to 20.2 ms. BERT of 64 tokens: a sample at 0.86 of the plan's time, then the whole
+at 0.85.)"""
 
 CONTRACTING = 16
 """A step with at least so many floating-point operations for each element that it moves is a

@@ -13,7 +13,7 @@ outside of the image are computed but never read. Laws: ``calculus/same.py`` for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 
 from eqsynth.calculus.conditions import is_product, is_view
@@ -23,7 +23,7 @@ from eqsynth.calculus.recount import Count, Recount
 from eqsynth.egraph.tactics.merging import merge
 from eqsynth.egraph.tactics.moving import reindexed
 from eqsynth.egraph.tactics.paths import Path, path
-from eqsynth.ir.index import FloorDiv, Index, It, Mod
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import expressions, moduli, rebuilt, substituted, with_indices
 from eqsynth.ir.normal import canonical_order, remembered
 from eqsynth.ir.scalar import (
