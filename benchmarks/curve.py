@@ -11,7 +11,7 @@ Points = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 420, 60, 30, 150, 50
 _COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf",
-                  "#7f7f7f")  # fmt: skip
+                  "#7f7f7f", "#bcbd22", "#e377c2")  # fmt: skip
 
 
 def svg(
