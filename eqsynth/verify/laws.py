@@ -59,6 +59,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "operand-split": ("inline", "least", "same"),
     "part": ("same",),
     "phase-select": ("recount",),
+    "shared-places": ("recount",),
     "quotient": ("same",),
     "reach": ("reach",),
     "read-constants": ("number",),

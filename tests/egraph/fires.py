@@ -31,6 +31,8 @@ FIRES: dict[str, str] = {
     "rows-in-reverse": "number-of-range rows-by-place",
     "reversed-rows": "reverse-definition",
     "one-hot-rows": "convert-of-converted-equality cast-definition",
+    "one-hot-product": "convert-of-rows",
+    "enlarged-convolution": "shared-places",
     "parallel-convolutions": "common-factor derived-constants",
     "large-window": "sum-split window-split",
     "shared-input": "tanh-definition",

@@ -410,6 +410,22 @@ def one_hot_rows() -> Tensor:
     return op("Cast", op("Cast", op("Equal", i, j), attrs=("int64",)), attrs=("float32",))
 
 
+def one_hot_product() -> Tensor:
+    """``one_hot(ids).float() @ w``: rows of w."""
+    i, j = (op("Iota", attrs=((200, 200), axis, "int64")) for axis in (0, 1))
+    identity = op("Cast", op("Equal", i, j), attrs=("int64",))
+    one_hot = op("Embedding", identity, leaf("ids", 2, dtype="int64"))
+    return op("Matmul", op("Cast", one_hot, attrs=("float32",)), weight("w", 200, 3))
+
+
+def enlarged_convolution() -> Tensor:
+    """A 3x3 convolution of an image in which each pixel is there twice, both ways."""
+    twice = op("Expand", op("Reshape", leaf("x", 1, 2, 3, 2), attrs=((1, 2, 3, 1, 2, 1),)),
+        attrs=((1, 2, 3, 2, 2, 2),))  # fmt: skip
+    image = op("Reshape", twice, attrs=((1, 2, 6, 4),))
+    return op("Conv2d", image, weight("w", 3, 2, 3, 3), attrs=((1, 1), (1, 1), (1, 1), 1))
+
+
 def looked_up_rows() -> Tensor:
     """Rows of a product, picked by ids, and a product of rows of a table, picked by ids."""
     ids = leaf("ids", 2, dtype="int64")
@@ -523,6 +539,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),
     "one-hot-rows": one_hot_rows,
+    "one-hot-product": one_hot_product,
+    "enlarged-convolution": enlarged_convolution,
     "sum-of-slices": sum_of_slices,
     "parallel-convolutions": parallel_convolutions,
     "large-window": lambda: conv(weight("w", 2, 3, 5, 4), (1, 1), (2, 1), (1, 1)),

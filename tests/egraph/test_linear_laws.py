@@ -171,8 +171,11 @@ def test_what_repeats_is_computed_once(turn: int) -> None:
 def test_a_quotient_needs_its_iterator_in_one_place() -> None:
     h, k = it(0, 6), it(1, 3)
     inside = x(h // 2, k, shape=(3, 3))
-    # The body is a single read, so there is nothing to compute less often.
-    assert end(linear.quotient(Scope((6,), (3,), inside))) is None
+    summed = end(linear.quotient(Scope((6,), (3,), inside)))
+    assert summed is not None
+    assert_equal(Scope((6,), (3,), inside), summed)
+    # A read without a sum only moves elements: nothing can be computed less often.
+    assert end(linear.quotient(Scope((6, 3), (), inside))) is None
     both = Prod((inside, x(h, shape=(6,), name="y")))
     assert end(linear.quotient(Scope((6,), (3,), both))) is None
     remainder = Prod((inside, x(h % 2, shape=(2,), name="y")))

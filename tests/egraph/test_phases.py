@@ -9,9 +9,10 @@ import math
 import pytest
 
 from eqsynth.egraph.tactics.phases import phase_select as _phase_select
+from eqsynth.egraph.tactics.phases import shared_places as _shared_places
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Prod, Read, Sum
+from eqsynth.ir.scalar import Prod, Read, Sum, factors_of
 from eqsynth.ir.tensor import Scope
 from tests.terms import INF, assert_equal, it, leaf
 
@@ -20,6 +21,11 @@ CHANNELS, FAR = 2, 99
 
 def phase_select(scope: Scope) -> Scope | None:
     found = _phase_select(scope)
+    return found and found.scope
+
+
+def shared_places(scope: Scope) -> Scope | None:
+    found = _shared_places(scope)
     return found and found.scope
 
 
@@ -131,3 +137,54 @@ def test_nothing_but_a_product_is_zero_where_a_part_is() -> None:
         Scope((8,), scope.reduction, Prod((x, Read(leaf("v", 3), (it(2, 4),), INF)))),
     ):
         assert phase_select(canonical(other)) is None
+
+
+# ---- taps that share a place --------------------------------------------------------
+
+
+def repeated(s: int, shift: int, taps: int, weights: int = 0, fill: float = 0.0) -> Scope:
+    """[i] = sum_{c,k} x[c, (i + k - shift) // s] * w[c, k]: each pixel of x is there s times."""
+    i, k = it(0, 12), it(2, taps)
+    x, w = read("x", 4, (i + k - shift) // s, fill), read("w", weights or taps, k)
+    return canonical(Scope((12,), (CHANNELS, taps), Prod((x, w))))
+
+
+@pytest.mark.parametrize(
+    ("s", "taps"), [(2, 3), (2, 4), (2, 5), (3, 3), (3, 4), (3, 7), (4, 3), (5, 3)]
+)
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_taps_that_read_one_place_are_added_first(s: int, taps: int, shift: int) -> None:
+    scope = repeated(s, shift, taps)
+    shared = shared_places(scope)
+    assert shared is not None
+    places = -(-(taps + s - 1) // s)
+    assert sorted(shared.reduction) == sorted((CHANNELS, places, s))
+    # x isn't read by the taps of one place any more.
+    (x,) = (r for r in factors_of(shared.body) if isinstance(r, Read) and r.tensor.name == "x")
+    assert len({each for index in x.index for each in index.iterators()}) == 3
+    assert_equal(scope, shared)
+    assert shared_places(shared) is None
+
+
+def test_two_axes_of_repeated_pixels() -> None:
+    i, j, k, h = it(0, 4), it(1, 6), it(2, 3), it(3, 4)
+    x = Read(leaf("x", 2, 2), ((i + k - 1) // 2, (j + h - 1) // 3))
+    scope = canonical(Scope((4, 6), (3, 4), Prod((x, Read(leaf("w", 3, 4), (k, h))))))
+    shared = shared_places(scope)
+    assert shared is not None and sorted(shared.reduction) == [2, 2, 2, 3]
+    assert_equal(scope, shared)
+
+
+def test_taps_that_share_no_place_stay() -> None:
+    # Two taps read two places for every second output, and one tap one place.
+    assert shared_places(repeated(2, 1, 2)) is None
+    assert shared_places(repeated(2, 0, 1)) is None
+    # There are weights beyond the taps, which the recount would reach.
+    assert shared_places(repeated(2, 1, 3, weights=5)) is None
+    # The taps are spread out: places aren't shared by neighbours.
+    i, k = it(0, 8), it(2, 3)
+    apart = Prod((read("x", 4, (i + 2 * k) // 2), read("w", 3, k)))
+    assert shared_places(canonical(Scope((8,), (CHANNELS, 3), apart))) is None
+    # The place depends on another tap as well.
+    both = Prod((read("x", 4, (i + k + it(1, CHANNELS)) // 2), read("w", 3, k)))
+    assert shared_places(canonical(Scope((8,), (CHANNELS, 3), both))) is None

@@ -342,6 +342,8 @@ ROWS: dict[str, Winner | Equal] = {
     "delta-under-sum": EYE,
     "diagonal-is-product": Winner(known("diagonal-matrix"), "flops", 6),
     "gather-rows": LOOKED_UP,
+    "shared-places": Winner(known("enlarged-convolution"), "flops", 1152),
+    "convert-of-rows": Winner(known("one-hot-product"), "time", "Embedding"),
     "ungather-rows": LOOKED_UP,
     "convert-of-converted-equality": Equal(
         expressions(lambda: ops.to(ops.to(ops.eq(ACROSS, DOWN), "int64"), "float32")),

@@ -118,7 +118,8 @@ def quotient(scope: Scope) -> Path | None:
             continue
         images[atom] = Index.iterator(it.slot, high - low + 1) + low
         at[it.slot] = whole - low
-    if not images or isinstance(scope.body, Read | Num | Value):
+    moves = not scope.reduction and isinstance(scope.body, Read | Num | Value)
+    if not images or moves:
         return None
 
     def image(index: Index) -> Index:

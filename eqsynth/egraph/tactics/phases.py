@@ -5,6 +5,11 @@
 Such sums are transposed convolutions (stride s), and convolutions whose kernel was spread out with
 zeros between its taps. The taps that count are k = s*q + phase: a substitution of variables whose
 boundaries are tightened (papers: EinNet §4.1).
+
+The other way round, some taps may read one place, as in a convolution of an image that was enlarged
+by repeating its pixels. Their weights are added first:
+
+    sum_k x[(i + k) // s] * w[k]   ->   sum_t x[i // s + t] * {sum_m w[s*t + m - p]}[t, p = i % s]
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from collections.abc import Iterator
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.recount import Count, Recount
 from eqsynth.egraph.tactics.paths import Path
-from eqsynth.ir.index import Index, It, Mod
+from eqsynth.ir.index import FloorDiv, Index, It, Mod, atom_key
 from eqsynth.ir.indices import least
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import Read, factors_of, indices_of
@@ -60,6 +65,39 @@ def _select_one(selected: Path) -> Path | None:
                     if found is not None:
                         return found
     return None
+
+
+@remembered(maxsize=1 << 14)
+def shared_places(scope: Scope) -> Path | None:
+    """``sum_k f((i + k) // s) g(k) = sum_{t,m} f(i // s + t) g(s*t + m - i % s)``, g = 0 outside of
+    the values of k: at most s taps m, those that read one place t, meet in an inner sum.
+
+    Every reduction with such an index is changed, where places are fewer than taps.
+    """
+    if not is_product(scope):
+        return None
+    shared: Path | None = None
+    while (following := _share_one(shared or Path(scope))) is not None:
+        shared = following
+    return shared
+
+
+def _share_one(shared: Path) -> Path | None:
+    recounts = (r for it in reduction_iterators(shared.scope) for r in _by_places(shared.scope, it))
+    return next(filter(None, map(shared.then, recounts)), None)
+
+
+def _by_places(scope: Scope, it: It) -> Iterator[Recount]:
+    """The steps of :func:`shared_places` for one reduction iterator."""
+    atoms = {atom for index in indices_of(scope.body) for atom, _ in index.terms
+             if isinstance(atom, FloorDiv) and atom.value.coefficient(it.slot) == 1}  # fmt: skip
+    for atom in sorted(atoms, key=atom_key):
+        s, rest = atom.divisor, atom.value - bare(it)
+        places = -(-(it.extent + s - 1) // s)
+        if places < it.extent and {*rest.iterators()} <= {*traversal_iterators(scope)}:
+            place, tap = It(len(scope.extents), places), It(len(scope.extents) + 1, s)
+            tapped = bare(place) * s + bare(tap) - least(rest % s)
+            yield Recount((Count(it, tapped, (place, tap)),))
 
 
 def _strides_forward(scope: Scope, it: It) -> bool:

@@ -212,6 +212,10 @@ def _phase_select(view: View, row: Sequence[Any]) -> Iterable[Path]:
     return some(None if scope in view.derived else phases.phase_select(canonical(scope)))
 
 
+def _shared_places(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    return some(phases.shared_places(underived(view, row)))
+
+
 def _rfactor(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
     factored = reductions.rfactor(scope) if scope else None
@@ -305,6 +309,7 @@ LAWS: Final[dict[str, Entry]] = {
     "iterator-merge": Entry(_iterator_merge),
     "reduction-unfold": Entry(_reduction_unfold),
     "phase-select": Entry(_phase_select),
+    "shared-places": Entry(_shared_places),
     "rfactor": Entry(_rfactor),
     "distribute": Entry(algebra.distribute),
     "expand": Entry(expanding.expand, numerics="proof", means=True, again=True),
@@ -318,7 +323,7 @@ LAWS: Final[dict[str, Entry]] = {
     "like-terms": Entry(algebra.like_terms, means=True),
     "term-split": Entry(algebra.term_split, again=True),
     "fold-terms": Entry(algebra.fold_terms, again=True),
-    "quotient": Entry(algebra.quotient),
+    "quotient": Entry(algebra.quotient, means=True),
     "invariants": Entry(algebra.invariants),
     "multiply-out": Entry(algebra.multiply_out, numerics="cancels", again=True),
     "read-constants": Entry(algebra.read_constants, means=True),
