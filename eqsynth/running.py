@@ -40,7 +40,7 @@ from eqsynth.lower.step_times import kernel_times, opaque_share
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
-from eqsynth.race import race
+from eqsynth.race import Race, race
 from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
 from eqsynth.searching import Search, Searched
@@ -109,6 +109,8 @@ class Run:
             compiled = self._built(graph, found)
             if found.plan is not own.plan and not self._engines_win(own, compiled):
                 used, compiled = own, self._built(graph, own)
+            if found.rival is not None:
+                used, compiled = self._beside(graph, found.rival, used, compiled)
             self._check(compiled)
         except (LoweringError, Mismatch) as error:
             if used.plan is own.plan:
@@ -124,7 +126,9 @@ class Run:
         self.built = None
         with self._stage("race"), unchanged(self.captured.buffers):
             result = self._race(graph, used.plan, compiled)
-        settle(searched.found if used is found else searched.own, result is compiled)
+        # What was tuned afterwards isn't what the search has chosen.
+        chosen = {id(found): searched.found, id(own): searched.own}.get(id(used), used)
+        settle(chosen, result is compiled)
         telling.explained(result)
         return result
 
@@ -185,8 +189,7 @@ class Run:
         """
         with self._stage("lower"), bounded.until(self._end):
             compiled = self._lowered(graph, found.plan)
-        memory = compiled.constant_bytes(), compiled.scratch_bytes()
-        self.report.count_after(found.plan, compiled.constants, *memory)
+        self._count(found.plan, compiled)
         needed, allowed = self.report.peak_memory_bytes, self.settings.peak_memory
         if needed > allowed:
             raise LoweringError(
@@ -197,6 +200,10 @@ class Run:
                 hint="raise peak_memory; the original runs as it is, whatever it needs",
             )
         return compiled
+
+    def _count(self, plan: Plan, compiled: CompiledProgram) -> None:
+        memory = compiled.constant_bytes(), compiled.scratch_bytes()
+        self.report.count_after(plan, compiled.constants, *memory)
 
     def _check(self, compiled: CompiledProgram) -> None:
         """Compare the program with the original, if the user wants it.
@@ -271,16 +278,35 @@ class Run:
         here."""
         if self.built is None or not self.built[0].runs_as(own.plan):
             return True
-        args, kwargs, mine = self.original.args, self.original.kwargs, self.built[1]
+        result = self._both(self.built[1], compiled)
+        telling.raced(result)
+        return result.won
+
+    def _beside(
+        self, graph: EGraph, rival: Extraction, used: Extraction, compiled: CompiledProgram
+    ) -> tuple[Extraction, CompiledProgram]:
+        """Return the faster one of the program and of the whole program on an engine, with its
+        extraction. If the latter doesn't build, it is the program."""
+        with suppress(LoweringError):
+            with self._stage("lower"), bounded.until(self._end):
+                alone = self._lowered(graph, rival.plan)
+            result = self._both(compiled, alone)
+            telling.beside(rival, result)
+            if result.won:
+                self._count(rival.plan, alone)
+                return rival, alone
+        return used, compiled
+
+    def _both(self, one: CompiledProgram, other: CompiledProgram) -> Race:
+        """Race two programs; ``won`` says whether the second is faster."""
+        args, kwargs = self.original.args, self.original.kwargs
         with self._stage("race"), unchanged(self.captured.buffers):
-            result = race(
-                lambda: mine(*args, **kwargs),
-                lambda: compiled(*args, **kwargs),
+            return race(
+                lambda: one(*args, **kwargs),
+                lambda: other(*args, **kwargs),
                 seconds=self._race_s(),
                 clock=self.original.place.clock,
             )
-        telling.raced(result)
-        return result.won
 
     def _race(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> CompiledProgram:
         """Race the program against the original. Return the original unless the program is faster

@@ -90,6 +90,14 @@ def raced(result: Race) -> None:
     )  # fmt: skip
 
 
+def beside(rival: Extraction, result: Race) -> None:
+    engines = ", ".join(region.engine for region in rival.regions)
+    log.info(
+        "timed the program at %.3f ms, and the whole program on %s at %.3f ms",
+        result.before.median_s * 1e3, engines, result.after.median_s * 1e3,
+    )  # fmt: skip
+
+
 def explained(program: CompiledProgram) -> None:
     """Log the explanation if ``DEBUG`` is on; it isn't computed otherwise, since it replays the
     search's log."""

@@ -14,6 +14,7 @@ import torch
 import eqsynth
 from eqsynth import running
 from eqsynth.errors import EqsynthError, LoweringError
+from eqsynth.extract import regions
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.timing import Timing
 from eqsynth.lower.backends import engines
@@ -112,6 +113,32 @@ def test_engines_that_are_slower_in_the_program_give_way(
     for remembered in (False, True):
         program = optimized(engines=["inductor"], strict=True)
         assert program.report.backend != "inductor" and program.original is None
+        assert program.report.remembered_plan == remembered
+        assert program.explain()
+        for mine, wanted in zip(program(X), NET(X), strict=True):
+            torch.testing.assert_close(mine, wanted)
+    assert next(races, None) is None
+
+
+@TOGETHER
+@pytest.mark.parametrize("wins", [True, False])
+def test_an_engine_that_may_be_the_fastest_is_raced_with_the_whole_program(
+    wins: bool, fast_inductor: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By its times the engine is slower than own kernels; the programs, timed in turns, tell."""
+    cache = shutil.copytree(fast_inductor, tmp_path / "cache")
+    monkeypatch.setenv("EQSYNTH_CACHE", str(cache))
+    _set_times(cache, 1.0)
+    for chosen in list(cache.rglob("plans-*")):
+        shutil.rmtree(chosen)
+    monkeypatch.setattr(regions, "RIVAL", float("inf"))
+    slow, fast = (Timing(s, s, s, 9) for s in (2.0, 1.0))
+    beside = Race(slow, fast) if wins else Race(fast, slow)
+    races = iter([beside, Race(slow, fast), Race(slow, fast)])
+    monkeypatch.setattr(running, "race", lambda *_, **__: next(races))
+    for remembered in (False, True):
+        program = optimized(engines=["inductor"], strict=True)
+        assert (program.report.backend == "inductor") == wins and program.original is None
         assert program.report.remembered_plan == remembered
         assert program.explain()
         for mine, wanted in zip(program(X), NET(X), strict=True):

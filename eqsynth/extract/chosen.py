@@ -65,6 +65,7 @@ class Chosen:
         limit."""
         limit_s = math.inf if self.own.ended and self.found.ended else self.limit_s
         now = time.time() if self.lost_at is None else self.lost_at
+        used = replace(used, rival=None)
         return replace(self, found=used, limit_s=limit_s, lost_at=None if won else now)
 
 

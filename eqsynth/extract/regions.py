@@ -70,6 +70,13 @@ of 256 by 256, have 46.)"""
 FEW = 12
 """A plan of up to so many steps is given to slow engines as a whole at once, without a sample."""
 
+RIVAL = 1.25
+"""If an engine takes at most this factor more for the whole program than the chosen plan is
+expected to, both are raced as programs. The plan's kernels and the engine were timed minutes apart,
+and the speed of a shared machine changes meanwhile. (A block of a U-Net, two searches: 1.14 and
+2.09 ms on ONNX Runtime; the chosen plans were expected to take 1.10 and 1.50, and took 1.83 and
+1.74.)"""
+
 COMPILE_S = 5.0
 """About the seconds that an engine takes to compile a region."""
 
@@ -250,7 +257,16 @@ def with_engines(
     joined = _joined(found.plan, plan, total_s, way)
     chosen = [step for _, step in way if step is not None]
     regions = tuple(by[at] for at, (_, step) in choices.items() if any(step is s for s in chosen))
-    return replace(found, plan=joined, timed=found.timed + timed, ended=ended, regions=regions)
+    result = replace(found, plan=joined, timed=found.timed + timed, ended=ended, regions=regions)
+    entire = choices.get((0, len(parts)))
+    if entire is None or entire[1] in chosen or entire[0] > RIVAL * total_s:
+        return result
+    on_engine = by[0, len(parts)]
+    slow = any(_is_slow(engine) for engine in engines if engine.name == on_engine.engine)
+    if slow and time.monotonic() + 2 * COMPILE_S > end:
+        return result
+    alone = _joined(found.plan, plan, entire[0], [(parted.joined(0, len(parts)), entire[1])])
+    return replace(result, rival=replace(result, plan=alone, regions=(on_engine,)))
 
 
 def on_engines(

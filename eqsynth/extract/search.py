@@ -109,6 +109,8 @@ class Extraction:
         regions: the parts of the plan that run on engines.
         plain_s: cost of the plan of the original's operators by measured times; 0 if it wasn't
             measured.
+        rival: the whole program on the engine that was the fastest with it, if that is expected to
+            take little more time than the plan; such programs are raced.
     """
 
     plan: Plan
@@ -121,6 +123,7 @@ class Extraction:
     gap: float | None = None
     regions: tuple[OnEngine, ...] = ()
     plain_s: float = 0.0
+    rival: Extraction | None = None
 
     @property
     def complete(self) -> bool:

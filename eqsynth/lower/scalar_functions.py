@@ -127,24 +127,24 @@ def convert(value: Expr, source: str, target: str) -> Expr:
 
 
 def maximum(dtype: str, x: Expr, y: Expr) -> Expr:
-    """The larger number, or NaN if one is NaN; a single comparison would lose one of the two
-    NaNs."""
+    """The larger number, or NaN if one is NaN."""
     if dtype == "bool":
         return tirx.Or(x, y)
-    if not is_float(dtype):
-        return tirx.max(x, y)
-    larger = x < y
-    return tirx.Select(larger if _number(y) else tirx.Or(larger, is_nan(dtype, y)), y, x)
+    return _nan_or(dtype, y, tirx.Select(x < y, y, x)) if is_float(dtype) else tirx.max(x, y)
 
 
 def minimum(dtype: str, x: Expr, y: Expr) -> Expr:
     """The smaller number, or NaN if one is NaN."""
     if dtype == "bool":
         return tirx.And(x, y)
-    if not is_float(dtype):
-        return tirx.min(x, y)
-    smaller = y < x
-    return tirx.Select(smaller if _number(y) else tirx.Or(smaller, is_nan(dtype, y)), y, x)
+    return _nan_or(dtype, y, tirx.Select(y < x, y, x)) if is_float(dtype) else tirx.min(x, y)
+
+
+def _nan_or(dtype: str, y: Expr, other: Expr) -> Expr:
+    """``y`` if it is NaN, else the other value, which is x if x is NaN. (The smaller or larger of
+    two numbers is one instruction that keeps a NaN of one operand. Asking for both NaNs in one
+    condition would make it three.)"""
+    return other if _number(y) else tirx.Select(is_nan(dtype, y), y, other)
 
 
 def _number(value: Expr) -> bool:

@@ -54,7 +54,8 @@ def _conv2d(world: World, want: TensorType | None, types: Types, attrs: Attrs) -
         channels = pick((1, 2, 1))
         if x is not None and x.rank == 4:
             channels = max(x.shape[1] // groups, 1)
-        kernel = pairs(world, (1, 2, 3))
+        # Some rules are of products of channels at each pixel alone.
+        kernel = pick(((1, 1), ())) or pairs(world, (1, 2, 3))
         dtype = x.dtype if x is not None else world.dtype
         w = types[1] = TensorType((filters, channels, *kernel), dtype)
     if x is None and w.rank == 4:

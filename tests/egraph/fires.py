@@ -84,6 +84,7 @@ FIRES: dict[str, str] = {
     "narrow-integers": "reduce-sum-definition neg-definition",
     "counted-bools": "add-definition",
     "weighted-sum": "canonical-form",
+    "upsampled-product": "upsample-of-conv1x1",
     "upsampling": "upsample-bilinear2d-definition reshape-of-reshape",
     "windows-by-tiles": "mod-of-small correlate correlate-losing",
     "attended": "div-definition attention-definition match-attention-unscaled",

@@ -584,6 +584,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "narrow-integers": narrow_integers,
     "counted-bools": counted_bools,
     "weighted-sum": weighted_sum,
+    "upsampled-product": lambda: op("Conv2d", op("UpsampleBilinear2d", leaf("x", 1, 6, 8, 8),
+        attrs=((16, 16), 0)), weight("w", 2, 6, 1, 1), attrs=(*SLIDING, 1)),
     "upsampling": lambda: op("UpsampleBilinear2d", leaf("x", 1, 2, 3, 2), attrs=((4, 5), 0)),
     "windows-by-tiles": windows_by_tiles,
     "attended": lambda: attended(SCORES),

@@ -20,7 +20,18 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value, product, total
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    product,
+    reads,
+    total,
+)
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.work import flops
 from eqsynth.testing.strategies import EXTENTS, bodies
@@ -315,6 +326,25 @@ def test_a_product_with_rows_of_a_table_is_a_table(constant: bool) -> None:
     assert (answer is not None) == constant
     if answer is not None:
         assert_equal(scope, answer)
+
+
+def test_a_product_with_added_rows_adds_rows_of_a_table() -> None:
+    """``one_hot(ids).sum(1) @ w``: the sum over places stays, now of rows of w."""
+    i, j, n, k = it(0, 2), it(1, 4), it(2, 5), it(3, 3)
+    ids = leaf("ids", 2, 5, dtype="int64")
+    rows = op("Embedding", leaf("t", 200, 3, constant=True), ids)
+    w = Read(leaf("w", 3, 4, constant=True), (k, j))
+    scope = canonical(Scope((2, 4), (5, 3), Prod((Read(rows, (i, n, k)), w))))
+    (read,) = (each for each in reads(scope.body) if each.tensor == rows)
+    answer = end(selection.ungather_rows(scope, read, rows))
+    assert answer is not None and answer.reduction == (5,)
+    assert_equal(scope, answer)
+    # If all that is reduced picks rows, there is no product that could be computed before.
+    column = it(1, 3)
+    alone = Read(rows, (i, n, column))
+    v = Read(leaf("v", 3, constant=True), (column,))
+    added = canonical(Scope((2, 3), (5,), Prod((alone, v))))
+    assert end(selection.ungather_rows(added, alone, rows)) is None
 
 
 # ---- windows of one image ---------------------------------------------------------------

@@ -136,6 +136,27 @@ def test_kernels_are_weighed_as_they_run_in_a_row(costs: CostModel) -> None:
         assert bool(by_region(plan)) == taken
 
 
+@pytest.mark.parametrize(("engine_s", "is_rival"), [(3.9, False), (4.5, True), (5.5, False)])
+def test_an_engine_that_is_nearly_as_fast_is_a_rival(
+    engine_s: float, is_rival: bool, costs: CostModel
+) -> None:
+    """Four kernels take 4 s. The engine is chosen with 3.9 s for the whole, and raced with 4.5."""
+    _, graph, found = searched(mlp(), costs)
+    better = with_engines(
+        graph, found, engines(["inductor"]), costs,
+        lambda kernels, _until: {k: seconds(engine_s) for k in kernels}, 60.0,
+    )  # fmt: skip
+    assert bool(by_region(better.plan)) == (engine_s < 4.0)
+    assert (better.rival is not None) == is_rival
+    if better.rival is not None:
+        (step,) = better.rival.plan.steps
+        assert isinstance(step.member, Region) and better.rival.plan.cost_s == engine_s
+        (region,) = better.rival.regions
+        assert region.engine == "inductor" and better.rival.rival is None
+        again = on_engines(graph, found, [region], engines(["inductor"]))
+        assert again is not None and again.plan.runs_as(better.rival.plan)
+
+
 @pytest.mark.parametrize(("raced", "chosen"), [(False, 0), (True, 1)])
 def test_whole_programs_are_chosen_by_times_that_were_taken_in_turns(
     costs: CostModel, raced: bool, chosen: int

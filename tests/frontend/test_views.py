@@ -130,6 +130,19 @@ NEAREST = [(n, m) for n in range(1, 20) for m in (*range(1, 41), 64, 100, 224)]
 
 
 @pytest.mark.rotating
+def test_a_concatenation_has_no_parts_without_elements() -> None:
+    """A cache that is still empty, or the zeros of no width beside a block of ``block_diag``."""
+    x, y = E.input("x", (2, 3)), E.input("y", (2, 5))
+    empty, nothing = E.input("e", (2, 0)), E.input("n", (0,))
+    assert ops.cat([empty, x, empty, y], 1).tensor == ops.cat([x, y], 1).tensor
+    assert ops.cat([nothing, empty, x], 1).tensor == x.tensor
+    assert ops.cat([empty, empty], 1).shape == (2, 0)
+    # The dtype is still that of all parts, and the other axes have to fit.
+    assert ops.cat([E.input("d", (2, 0), dtype="float64"), x], 1).dtype == "float64"
+    with pytest.raises(ShapeError):
+        ops.cat([E.input("f", (3, 0)), x], 1)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest_neighbours_are_those_of_torch(mode: str) -> None:
     """Every size and some factors: the integers that we divide are what torch's floats give."""

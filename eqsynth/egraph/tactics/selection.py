@@ -34,8 +34,9 @@ def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> 
 def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     """``L_{i,j} sum_k t[ids[i], k] f(k, j) = L_{i,j} {L_{v,j} sum_k t[v, k] f(k, j)}[ids[i], j]``.
 
-    Only where ``t`` and ``f`` are constant: their product is then a table that is computed once,
-    and each run only gathers its rows.
+    Also of rows that are added, ``sum_{n,k} t[ids[i, n], k] f(k, j)``: n stays in a sum over rows
+    of the table. Only where ``t`` and ``f`` are constant: their product is then a table that is
+    computed once, and each run only gathers its rows.
 
     Args:
         read: the factor of ``scope`` that reads the gathered rows.
@@ -43,30 +44,31 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     """
     table, ids = gathered.args
     factors = list(factors_of(scope.body))
-    if not is_product(scope) or read not in factors or not scope.reduction or not read.in_range():
+    if not is_product(scope) or read not in factors or not read.in_range():
         return None
     factors.remove(read)
     width = len(ids.shape)
-    picked = [index.bare() for index in read.index[:width]]
-    traversal = traversal_iterators(scope)
-    chosen = {it for it in picked if it is not None}
-    if None in picked or not chosen <= set(traversal):
+    picked = [it for index in read.index[:width] if (it := index.bare()) is not None]
+    chosen = set(picked)
+    reduced = [it for it in reduction_iterators(scope) if it not in chosen]
+    if len(picked) < width or not reduced:
         return None
     others = [*factors, Read(table, (Index(0), *read.index[width:]))]
     if any(chosen & iterators(f) for f in others):
         return None
     if not all(isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant) for f in others):
         return None
-    rest = [it for it in traversal if it not in chosen]
+    rest = [it for it in traversal_iterators(scope) if it not in chosen]
     value = It(len(scope.extents), table.shape[0])
     body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
-    looked_up = scope_over([value, *rest], reduction_iterators(scope), body)
-    at = (*(bare(it) for it in picked if it), *map(bare, rest))
+    looked_up = scope_over([value, *rest], reduced, body)
     try:
-        by_rows = Read(_embedded(looked_up, ids), at)
+        by_rows = Read(_embedded(looked_up, ids), (*map(bare, picked), *map(bare, rest)))
     except LawError:
         return None
-    return path(scope, Match(Scope(scope.traversal, (), by_rows), ((read.tensor, gathered),)))
+    added = [it for it in reduction_iterators(scope) if it in chosen]
+    rows_ = scope_over(traversal_iterators(scope), added, by_rows)
+    return path(scope, Match(rows_, ((read.tensor, gathered),)))
 
 
 def _embedded(table: Scope, ids: Tensor) -> Tensor:

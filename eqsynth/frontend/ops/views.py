@@ -251,7 +251,16 @@ def cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     parts = [x for x in tensors if x.shape != (0,)] or list(tensors[:1])
     dtype = common_dtype([x.tensor.type for x in tensors])
     parts = [cast(x, dtype) for x in parts]
-    return parts[0] if len(parts) == 1 else make("Concat", parts, axis_of(dim, parts[0].ndim))
+    axis = axis_of(dim, parts[0].ndim)
+    if len(parts) == 1:
+        return parts[0]
+    whole = make("Concat", parts, axis)
+    # Parts without elements, such as a cache that is still empty, are left out: rules aren't
+    # applied to a program with tensors that have none.
+    filled = [x for x in parts if x.shape[axis]]
+    if whole.shape[axis] == 0 or len(filled) == len(parts):
+        return whole
+    return filled[0] if len(filled) == 1 else make("Concat", filled, axis)
 
 
 def stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
