@@ -15,7 +15,13 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_leaves
 
-from eqsynth.errors import EqsynthError, EquivalenceError, EquivalenceWarning, ExplanationTooLong
+from eqsynth.errors import (
+    EqsynthError,
+    EquivalenceError,
+    EquivalenceWarning,
+    ExplanationTooLong,
+    FaultWarning,
+)
 from eqsynth.explain import Explanation
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.program import Program, positions
@@ -267,3 +273,13 @@ def warn(error: EquivalenceError) -> None:
     """Warn the caller of ``optimize`` that the original program is returned, and why."""
     text = f"the original program is used: {error}"
     warnings.warn(text, EquivalenceWarning, stacklevel=3)
+
+
+def warn_of_fault(error: Exception) -> None:
+    """Warn the caller of ``optimize`` that the original program is returned because of an error in
+    eqsynth."""
+    text = (
+        "the original program is used, because of an error in eqsynth: "
+        f"{type(error).__name__}: {error}\n  optimize(…, strict=True) raises it; please report it"
+    )
+    warnings.warn(text, FaultWarning, stacklevel=3)

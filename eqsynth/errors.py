@@ -204,6 +204,10 @@ class EquivalenceWarning(UserWarning):
     """``optimize`` found a program that differs from the original, and returned the original."""
 
 
+class FaultWarning(UserWarning):
+    """``optimize`` met an error in eqsynth itself, and returned the original."""
+
+
 class GradientWarning(UserWarning):
     """A graph that gradients are wanted of isn't optimized: eqsynth optimizes inference only."""
 

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from eqsynth import telling
-from eqsynth.checking import warn
+from eqsynth.checking import warn, warn_of_fault
 from eqsynth.errors import (
     CaptureError,
     CertificateError,
@@ -33,7 +33,7 @@ from eqsynth.errors import (
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.route import Route
 from eqsynth.extract.target import CPU, Target
-from eqsynth.frontend.captured import capture_expression, expressions_of
+from eqsynth.frontend.captured import Captured, capture_expression, expressions_of
 from eqsynth.frontend.examples import arguments, opened, validate
 from eqsynth.frontend.exported import is_exported
 from eqsynth.frontend.exported import module_of as module_of_exported
@@ -130,7 +130,8 @@ def optimize(
         check: compare the result with the original on several kinds of random inputs. If they
             differ by more than rounding explains, the original is returned, the report has the
             ``reason``, and an ``EquivalenceWarning`` is given.
-        strict: raise ``EquivalenceError`` instead of warning.
+        strict: raise ``EquivalenceError`` instead of warning. Also raise an error that is a fault
+            of eqsynth itself, where otherwise the original is returned with a ``FaultWarning``.
         explain: log the matches of rules, so that ``explain()`` can show the steps.
         certify: check each equality that the search has used, on data and without the code that has
             found it (``eqsynth.certificates``); ``report.certified`` counts them. If a certificate
@@ -225,7 +226,7 @@ def optimize(
                 )
             check_steady(module, args, kwargs)
             with collecting_seldom():
-                captured = capture(module, args, kwargs)
+                captured = _captured(module, args, kwargs, strict)
         else:
             captured = capture_expression(expressions_of(program, kwargs))
     except CaptureError as error:
@@ -262,9 +263,38 @@ def optimize(
             report.reason = str(error)
             result = original.program(report)
             warn(error)
+        except EqsynthError:
+            raise
+        except Exception as error:  # a fault of eqsynth costs speed, not the user's program
+            if strict:
+                raise
+            telling.refused("what was found", error)
+            report.reason = f"an error in eqsynth: {type(error).__name__}: {error}"
+            result = original.program(report)
+            warn_of_fault(error)
     result.opens = isinstance(module, Opened)
     report.optimize_s = time.monotonic() - begin
     return result
+
+
+def _captured(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], strict: bool
+) -> Captured:
+    """Capture a module. An error that is a fault of eqsynth is a `CaptureError`, too, unless
+    ``strict``."""
+    try:
+        return capture(module, args, kwargs)
+    except EqsynthError:
+        raise
+    except Exception as error:
+        if strict:
+            raise
+        warn_of_fault(error)
+        raise CaptureError(
+            "an error in eqsynth",
+            got=f"{type(error).__name__}: {error}",
+            hint="please report it; strict=True raises it",
+        ) from error
 
 
 def _tensors(program: object, *given: object) -> list[torch.Tensor]:

@@ -62,8 +62,8 @@ class TorchBackend:
                 yield Kernel(term, constants, self.name, plain, contiguous(len(term.shape)))
         elif isinstance(term, Op) and len(args) == 1 and _may_view(term):
             yield from _views(term, constants)
-        elif isinstance(term, Op) and (found := attention(term)) is not None:
-            for inputs, output in found.layouts(len(term.args[-1].shape)):
+        elif isinstance(term, Op) and (fused := _attentions(term)):
+            for inputs, output in fused:
                 yield Kernel(term, constants, FUSED_ATTENTION, inputs, output)
         elif isinstance(term, Op):
             for inputs, output in dict.fromkeys(_layouts(term)):
@@ -158,6 +158,20 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
         for layout in (*matrix_layouts(rank), channels_last(rank)) if rank > 1 else ():
             same = (layout if len(a.shape) == rank else contiguous(len(a.shape)) for a in args)
             yield tuple(same), layout
+
+
+def _attentions(term: Op) -> list[tuple[tuple[Layout, ...], Layout]]:
+    """The layouts with which torch's fused attention runs. None if the term is no attention, or if
+    one argument is two operands that it reads in different layouts.
+
+    The queries of ``softmax(x xᵀ) x`` are its values, too, so the kernel has two arguments.
+    """
+    found, offered = attention(term), []
+    for layouts, output in found.layouts(len(term.args[-1].shape)) if found else ():
+        of = dict(zip(term.args, layouts, strict=True))
+        if tuple(of[arg] for arg in term.args) == layouts:
+            offered.append((tuple(of.values()), output))
+    return offered
 
 
 def matmul_layouts(term: Op) -> Iterator[tuple[Layout, Layout]]:

@@ -11,7 +11,7 @@ import torch
 from lower_cases import arguments, check_kernel
 
 from eqsynth import input as argument
-from eqsynth import ops
+from eqsynth import ops, optimize
 from eqsynth.egraph.defined import operators_of
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
@@ -118,6 +118,35 @@ def test_every_rank(name: str, rank: int) -> None:
     assert {kernel.implementation for kernel in kernels} == {FUSED_ATTENTION}
     for kernel in kernels:
         check_kernel(TorchBackend(), kernel, arguments(made))
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+@pytest.mark.parametrize("same", [(0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 0, 0)])
+def test_one_tensor_may_be_two_operands(same: tuple[int, ...], rank: int) -> None:
+    """softmax(x xᵀ) x has two arguments. Where queries are keys, torch reads one tensor in two
+    layouts, so the kernel isn't the fused one."""
+    made = term("Attention", *[(*(2, 3)[: rank - 2], 4, 4)] * 3)
+    made = Op(made.name, tuple(made.args[n] for n in same), made.attrs, defined=made.defined)
+    distinct = args_of(made)
+    kernels = list(TorchBackend().kernels(made, (False,) * len(distinct)))
+    assert kernels
+    fused = {kernel.implementation == FUSED_ATTENTION for kernel in kernels}
+    assert fused == {same == (0, 1, 0)}
+    for kernel in kernels:
+        assert len(kernel.inputs) == len(distinct)
+        check_kernel(TorchBackend(), kernel, arguments(made))
+
+
+def test_attention_without_projections() -> None:
+    """It was an error of a search that queries and values are one tensor."""
+
+    class Plain(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x @ x.mT, -1) @ x
+
+    x = torch.randn(2, 6, 4)
+    program = optimize(Plain().eval(), (x,), engines=(), objective="flops", strict=True)
+    torch.testing.assert_close(program(x), Plain()(x))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
