@@ -16,6 +16,7 @@ from eqsynth.frontend import aten_entries as entries
 from eqsynth.frontend import ops
 from eqsynth.frontend.aten_entries import Entry
 from eqsynth.frontend.ops import views
+from eqsynth.frontend.ops.einsum_pairs import einsum_in_pairs
 from eqsynth.ir.functions import FUNCTIONS
 
 # ATen operators whose entry is the function of the same name in ``ops``: the arguments agree.
@@ -53,6 +54,7 @@ TABLE: Final[dict[str, Entry]] = {
     **{f"aten::{name}": ops.matmul for name in ("mm", "bmm", "mv", "dot")},
     "aten::baddbmm": ops.addmm,
     "aten::addmv": ops.addmm,
+    "aten::einsum": einsum_in_pairs,
     # Convolutions, normalization, pooling, interpolation.
     "aten::convolution": entries.convolution,
     "aten::_native_batch_norm_legit_no_training": entries.native_batch_norm,
