@@ -248,7 +248,7 @@ def row_chain(region: Region) -> dict[Scope, tuple[int, ...]] | None:
     for count in reversed(range(len(region.shape) + 1)):
         rows = _rows_of(found, tuple(a for a in range(count) if region.shape[a] != 1))
         if rows is not None:
-            return rows if count or region.type.size == region.shape[-1] else None
+            return rows if count or region.shape[-1:] == (region.type.size,) else None
     return None
 
 

@@ -95,6 +95,17 @@ def kernels_of(region: Region) -> list[Kernel]:
 SHAPES = ((6, 150), (3, 2, 64), (1, 1, 40), (5, 1, 17), (2, 3, 3, 16), (9, 1), (1, 300))
 
 
+def test_a_single_number_is_no_row() -> None:
+    """The sum of all elements of a map, a result without axes."""
+    x = tensor(0, (4, 6))
+    squares = mapped((4, 6), Prod((Read(x, at((4, 6))),) * 2))
+    total = Scope((), (4, 6), Read(squares, at((4, 6))))
+    root = Scope((), (), Call("sqrt", (Read(total, ()),)))
+    region = Region((root,), (x,))
+    assert row_chain(region) is None
+    assert not list(TvmBackend().fused(region, (False,)))
+
+
 @pytest.mark.rotating
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("chain", [softmax, layer_norm, neighbours], ids=lambda c: c.__name__)

@@ -75,6 +75,18 @@ def _matrices() -> list[Row]:
             ("abc,cd,ae->be", ((2, 3, 4), (4, 5), (2, 3))), ("ij->ji", ((3, 4),)),
         )
     ]  # fmt: skip
+    rows += [
+        _row("aten::einsum", text, [_of(*shape) for shape in shapes], dtypes=FLOATS, **more)
+        for text, shapes, more in (
+            ("ij,jk->ik", ((3, 9), (9, 5)), {}), ("bhid,bhjd->bhij", ((2, 3, 4, 9),) * 2, {}),
+            ("...ij,jk", ((2, 3, 4), (4, 5)), {}), ("i,j->ji", ((3,), (4,)), {}),
+            ("ij,ij->", ((3, 4), (3, 4)), {}), ("ij->j", ((3, 4),), {}),
+            ("abc,cd,ae->be", ((2, 3, 4), (4, 5), (2, 3)), {}),
+            ("abc,cd,ae->be", ((2, 3, 4), (4, 5), (2, 3)), {"options": {"path": [0, 2, 0, 1]}}),
+            ("ii->i", ((4, 4),), {"refused": True}),
+            ("ij,jk->ik", ((3, 1), (4, 5)), {"refused": True}),
+        )
+    ]  # fmt: skip
     return rows
 
 
