@@ -64,9 +64,10 @@ def test_the_whole_table() -> None:
     outcome = run(cases_of(ROWS))
     print(outcome)
     assert not outcome.failures, f"{outcome}\n" + "\n".join(map(str, outcome.failures))
-    # An entry that refuses everything would be right, and useless.
+    # An entry that refuses everything would be right, and useless. (Other rows are of operators
+    # without an entry, which torch decomposes.)
     refusing = {case.row.entry for case in outcome.refused if not case.row.refused}
-    assert not refusing - outcome.taken
+    assert not refusing.intersection(aten.TABLE) - outcome.taken
 
 
 @pytest.mark.slow
