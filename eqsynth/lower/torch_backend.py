@@ -161,8 +161,8 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
 
 
 def _attentions(term: Op) -> list[tuple[tuple[Layout, ...], Layout]]:
-    """The layouts with which torch's fused attention runs. None if the term is no attention, or if
-    one argument is two operands that it reads in different layouts.
+    """The layouts with which torch's fused attention runs. There are none if the term is no
+    attention, or if one argument is two operands that it reads in different layouts.
 
     The queries of ``softmax(x xᵀ) x`` are its values, too, so the kernel has two arguments.
     """

@@ -323,6 +323,7 @@ LAWS: Final[dict[str, Entry]] = {
     "like-terms": Entry(algebra.like_terms, means=True),
     "term-split": Entry(algebra.term_split, again=True),
     "fold-terms": Entry(algebra.fold_terms, again=True),
+    # Of a constant it says which elements are equal: weights by phase, and not by pixel.
     "quotient": Entry(algebra.quotient, means=True),
     "invariants": Entry(algebra.invariants),
     "multiply-out": Entry(algebra.multiply_out, numerics="cancels", again=True),

@@ -88,15 +88,8 @@ def einsum(equation: str, *operands: Expr) -> Expr:
     letters = left.replace(",", "")
     if not arrow:
         right = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
-    extents: dict[str, int] = {}
-    fits = (
-        len(terms) == len(operands) and len(set(right)) == len(right) and set(right) <= set(letters)
-    )
-    for term, operand in zip(terms, operands, strict=False):
-        fits = fits and term.isalpha() | (term == "") and len(term) == operand.ndim
-        for letter, extent in zip(term, operand.shape, strict=False):
-            fits = fits and extents.setdefault(letter, extent) == extent
-    if not fits:
+    extents = extents_of(terms, operands)
+    if extents is None or len(set(right)) < len(right) or not set(right) <= set(letters):
         raise ShapeError(
             what="the einsum equation doesn't fit its operands",
             got=f"{equation} of {', '.join(str(o.tensor.type) for o in operands)}",
@@ -113,6 +106,17 @@ def einsum(equation: str, *operands: Expr) -> Expr:
         tuple(extents[x] for x in right), tuple(extents[x] for x in summed), product(reads)
     )
     return Expr(scope, merge_values(operands))
+
+
+def extents_of(terms: Sequence[str], operands: Sequence[Expr]) -> dict[str, int] | None:
+    """The extent of each letter of an einsum equation; None if the terms don't fit the operands."""
+    extents: dict[str, int] = {}
+    fits = len(terms) == len(operands)
+    for term, operand in zip(terms, operands, strict=False):
+        fits = fits and term.isalpha() | (term == "") and len(term) == operand.ndim
+        for letter, extent in zip(term, operand.shape, strict=False):
+            fits = fits and extents.setdefault(letter, extent) == extent
+    return extents if fits else None
 
 
 def g2bmm(input: Expr, other: Expr, width: int, dilation: int = 1) -> Expr:

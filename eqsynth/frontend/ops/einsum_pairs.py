@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from eqsynth.errors import ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr
-from eqsynth.frontend.ops.contraction import matmul
+from eqsynth.frontend.ops.contraction import extents_of, matmul
 from eqsynth.frontend.ops.pointwise import mul
 from eqsynth.frontend.ops.reduction import sum as sum_
 from eqsynth.frontend.ops.views import permute, reshape
@@ -83,16 +83,10 @@ def _refuse(equation: str) -> NoReturn:
 
 
 def _check(equation: str, terms: Sequence[Term], operands: Sequence[Expr]) -> None:
-    once = all(len(set(term)) == len(term) and (term.isalpha() or not term) for term in terms)
+    once = all(len(set(term)) == len(term) for term in terms)
     if not once or not all(is_float(operand.dtype) for operand in operands):
         _refuse(equation)
-    extents: dict[str, int] = {}
-    fits = len(terms) == len(operands)
-    for term, operand in zip(terms, operands, strict=False):
-        fits = fits and len(term) == operand.ndim
-        for letter, extent in zip(term, operand.shape, strict=False):
-            fits = fits and extents.setdefault(letter, extent) == extent
-    if not fits:
+    if extents_of(terms, operands) is None:
         raise ShapeError(
             what="the einsum equation doesn't fit its operands",
             got=f"{equation} of {', '.join(str(x.tensor.type) for x in operands)}",
