@@ -11,9 +11,13 @@ file holds a fair comparison whenever the time is over. A run that was killed co
 ended. ``--sweep`` compares OpEvo with itself, with other mutation rates and numbers of parents
 [OpEvo Figs. 7, 8].
 
-A schedule is measured once. A later search that asks for it is given the time of this measurement,
-and the seconds that measuring took are counted for it, too. So luck in measuring is the same for
-all tuners, and 25 searches of a space of 185 schedules cost 185 measurements.
+A schedule is measured once, in turns with the first one of its kernel. A later search that asks for
+it is given the time of this measurement, and the seconds that measuring took are counted for it,
+too. So luck in measuring is the same for all tuners, and 25 searches of a space of 185 schedules
+cost 185 measurements. At the end the fastest schedules of each kernel are timed in turns with those
+that are offered without a search: the fastest of many measured times is partly luck.
+
+The tuner ``tvm`` is TVM's own search (``tvm_search.py``; it needs the extra ``peers``).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,13 +35,17 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks import tvm_search
 from benchmarks.about import about
 from benchmarks.tuning_kernels import KERNELS, kernel_of
+from eqsynth.errors import EqsynthError
 from eqsynth.executor import Worker, borrowed
+from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.measure import measure_cpu_target
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule, schedule_from_data, schedule_to_data
-from eqsynth.lower.kernel_tuning import ScheduleTimes, space_for
+from eqsynth.extract.timing import alone
+from eqsynth.lower.kernel_tuning import ScheduleTimes, race, space_for
 from eqsynth.lower.tuning_told import rate_of
 from eqsynth.tuning.search import Budget, Search, tune
 from eqsynth.tuning.tuners import TUNERS, opevo
@@ -55,6 +63,13 @@ SWEEP: Final[Mapping[str, Tuner]] = {
     **{f"q={q}": partial(opevo, q=q) for q in (0.1, 0.3, 0.5, 0.7, 0.9)},
     **{f"parents={n}": partial(opevo, parents=n) for n in (2, 4, 16, 32)},
 }
+
+TVM: Final = "tvm"
+FINALISTS: Final = 5
+"""The number of a kernel's fastest schedules that are timed in turns at the end."""
+
+_RACE_S: Final = 300.0
+"""The time limit for these turns."""
 
 Row = dict[str, Any]
 
@@ -88,6 +103,8 @@ class Lines:
 
     def _take(self, row: Row) -> None:
         self.rows[row["kernel"], row["tuner"], row["seed"]].append(row)
+        if row["tuner"] == TVM:
+            return  # its programs have no schedules of ours
         measured = Measured(row["time_s"], row["cost_s"])
         self.measured[row["kernel"]].setdefault(schedule_of(row), measured)
 
@@ -98,15 +115,15 @@ def schedule_of(row: Row) -> Schedule:
     return schedule
 
 
-def read(path: Path) -> list[Row]:
-    """The measurements of a file, in order."""
+def read(path: Path, field: str = "schedule") -> list[Row]:
+    """The measurements of a file, in order; with ``field="raced"`` its races."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
         except ValueError:
             continue
-        if "schedule" in row:
+        if field in row:
             found.append(row)
     return found
 
@@ -140,8 +157,8 @@ class Recorded:
             # The time that a resumed search takes to reach its earlier state isn't counted.
             self.outside_s += time.monotonic() - self.left
         unknown = [schedule for schedule in new if schedule not in self.measured]
-        # The best time of this search decides which schedules aren't timed further.
-        self.times.known.update(self.told)
+        # The first schedule of all searches sets the pace of the others.
+        self.times.known.update({s: known.time_s for s, known in self.measured.items()})
         begin = time.monotonic()
         found = dict(zip(unknown, self.times(unknown), strict=True))
         cost_s = (time.monotonic() - begin) / max(len(unknown), 1)
@@ -163,14 +180,63 @@ def one_turn(
 ) -> None:
     """Continue a search until it has had ``trials`` trials."""
     kernel, target = kernel_of(KERNELS[search["kernel"]]()), measure_cpu_target()
-    rate = rate_of(kernel, 1.0, target)
-    facts = {"giga": rate.value, "unit": rate.unit, "share": rate.share}
     with TemporaryDirectory() as folder:
         profile = Profile(target.key(), path=Path(folder) / "own.sqlite")
         times = ScheduleTimes(kernel, worker, profile, threads, far)
-        measure = Recorded(times, lines, search, facts)
+        measure = Recorded(times, lines, search, facts_of(kernel))
         tune(space_for(kernel), measure, budget, tuner, search["seed"])
         profile.close()
+
+
+def facts_of(kernel: Kernel) -> Row:
+    """The rate of a kernel that takes a second, and its share of the measured peak."""
+    rate = rate_of(kernel, 1.0, measure_cpu_target())
+    return {"giga": rate.value, "unit": rate.unit, "share": rate.share}
+
+
+def by_tvm(search: Row, lines: Lines, trials: int, worker: Worker, threads: int, far: int) -> None:
+    """Let TVM search, beside the schedule that was measured first of the kernel."""
+    kernel = kernel_of(KERNELS[search["kernel"]]())
+    measured = lines.measured[search["kernel"]]
+    first = next(((s, m.time_s) for s, m in measured.items() if m.time_s is not None), None)
+    if first is None:
+        raise SystemExit(f"measure {search['kernel']} with another tuner first")
+    beside = replace(kernel, schedule=first[0]), first[1]
+    measuring_s = 0.0
+    rows = []
+    for trial in tvm_search.tvm_search(beside, worker, trials, search["seed"], threads, far):
+        measuring_s += trial.cost_s
+        rows.append({
+            **search, "schedule": None, "time_s": trial.time_s, "cost_s": trial.cost_s,
+            "outside_s": trial.elapsed_s - measuring_s, "measuring_s": measuring_s,
+            **facts_of(kernel),
+        })  # fmt: skip
+    for row in rows:
+        lines.add(row)
+
+
+def finals(name: str, lines: Lines, worker: Worker, threads: int, far: int) -> None:
+    """Time the fastest schedules of a kernel in turns with those that are offered without a search,
+    and store the times."""
+    kernel, measured = kernel_of(KERNELS[name]()), lines.measured[name]
+    times = {s: m.time_s for s, m in measured.items() if m.time_s is not None}
+    space = space_for(kernel)
+    offered = [space.made(point) for point in space.starts]
+    rest = [s for s in sorted(times, key=lambda s: times[s]) if s not in offered][:FINALISTS]
+    finalists = [s for s in (*offered, *rest) if isinstance(s, Schedule)]
+    try:
+        with alone():
+            kernels = [replace(kernel, schedule=schedule) for schedule in finalists]
+            raced = worker.run(race, kernels, threads, far, timeout_s=_RACE_S)
+    except EqsynthError as error:
+        print(f"{name}: the fastest schedules weren't timed in turns: {error}")
+        return
+    told = [
+        [schedule_to_data(s), timing.median_s, n < len(offered)]
+        for n, (s, timing) in enumerate(zip(finalists, raced, strict=True))
+        if timing is not None
+    ]
+    write(lines.path, {"kernel": name, "raced": told})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -180,14 +246,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--kernel", nargs="*", choices=sorted(KERNELS), default=list(PAPER))
-    parser.add_argument("--tuner", nargs="*", choices=sorted(TUNERS), default=list(TUNERS))
+    every = [*TUNERS, *([TVM] if tvm_search.is_here() else [])]
+    parser.add_argument("--tuner", nargs="*", choices=sorted(every), default=every)
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--far", action="store_true", help="time with a cold cache")
     parser.add_argument("--sweep", action="store_true", help="OpEvo's q and parents instead")
     options = parser.parse_args(arguments)
-    tuners = SWEEP if options.sweep else {name: TUNERS[name] for name in options.tuner}
+    own = [name for name in options.tuner if name != TVM]
+    tuners = SWEEP if options.sweep else {name: TUNERS[name] for name in own}
     torch.set_num_threads(options.threads)
     until = time.monotonic() + 60 * options.minutes
     lines, done = Lines(options.file), 0
@@ -210,6 +278,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         )  # fmt: skip
                         done += 1
             print(f"{trials} trials of every search", flush=True)
+        if TVM in options.tuner and not options.sweep:
+            for seed in range(options.seeds):
+                for kernel in options.kernel:
+                    search = {"kernel": kernel, "tuner": TVM, "seed": seed}
+                    if len(lines.rows[kernel, TVM, seed]) >= options.trials:
+                        continue
+                    if time.monotonic() > until:
+                        print(f"the minutes are over, at seed {seed} of TVM's search")
+                        return
+                    by_tvm(search, lines, options.trials, worker, options.threads, int(options.far))
+            print("TVM's search", flush=True)
+        for kernel in options.kernel:
+            finals(kernel, lines, worker, options.threads, int(options.far))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ For each kernel and tuner, a table has:
   1 to 3]) after the number of trials, and after the time, that every search of the kernel has had;
 - the number of trials until the rate is within 2 % of the best known rate;
 - the share of the time that wasn't spent measuring.
+
+Below it stands what the fastest schedule of all searches takes in turns with the fastest of those
+that are offered without a search.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
-from benchmarks.bench_tune import Row, read
+from benchmarks.bench_tune import TVM, Row, read
 from benchmarks.curve import below_each_other, svg
+from eqsynth.extract.schedule import schedule_from_data
 
 Searches = Mapping[str, Mapping[int, Sequence[Row]]]
 """The measurements of a kernel: tuner -> seed -> rows in the order of the trials."""
@@ -48,9 +53,14 @@ def best(rows: Sequence[Row]) -> float:
 
 
 def even(searches: Searches) -> Searches:
-    """The searches with only those seeds that every tuner has."""
-    common = set.intersection(*(set(seeds) for seeds in searches.values()))
-    return {tuner: {s: seeds[s] for s in sorted(common)} for tuner, seeds in searches.items()}
+    """The searches with only those seeds that every tuner has. TVM's searches, which can't be
+    continued and take longer, may have fewer seeds."""
+    own = [set(seeds) for tuner, seeds in searches.items() if tuner != TVM]
+    common = set.intersection(*own) if own else set()
+    return {
+        tuner: {s: seeds[s] for s in sorted(seeds) if tuner == TVM or s in common}
+        for tuner, seeds in searches.items()
+    }
 
 
 def table(searches: Searches) -> list[tuple[str, ...]]:
@@ -88,7 +98,22 @@ def _trials_until(rows: Sequence[Row], rate: float) -> int | None:
     return next((n + 1 for n in range(len(rows)) if best(rows[n : n + 1]) >= rate), None)
 
 
-def text(rows: Sequence[Row]) -> str:
+def raced(lines: Sequence[Row]) -> dict[str, str]:
+    """For each kernel, what the last race of a file says."""
+    found = {}
+    for line in lines:
+        sides = [(time_s, str(schedule_from_data(told)), is_offered)
+                 for told, time_s, is_offered in line["raced"]]  # fmt: skip
+        offered = min((side for side in sides if side[2]), default=None)
+        if offered is None:
+            continue
+        best = min(sides)
+        times = f"{1e6 * best[0]:.1f} us, offered `{offered[1]}` {1e6 * offered[0]:.1f} us"
+        found[line["kernel"]] = f"`{best[1]}` {times}: {offered[0] / best[0]:.2f}"
+    return found
+
+
+def text(rows: Sequence[Row], races: Mapping[str, str] = MappingProxyType({})) -> str:
     """All tables, as Markdown."""
     parts = []
     for kernel, searches in by_kernel(rows).items():
@@ -97,8 +122,10 @@ def text(rows: Sequence[Row]) -> str:
             head, *body = (" | ".join(cells) for cells in lines)
             rule = " | ".join("---" for _ in lines[0])
             seeds = len(next(iter(even(searches).values())))
-            parts.append(f"**{kernel}**, {seeds} seeds\n\n| " + " |\n| ".join([head, rule, *body]))
-    return " |\n\n".join(parts) + " |\n" if parts else "nothing was measured\n"
+            race = f"\n\nIn turns: {races[kernel]}" if kernel in races else ""
+            grid = "| " + " |\n| ".join([head, rule, *body]) + " |"
+            parts.append(f"**{kernel}**, {seeds} seeds\n\n{grid}{race}")
+    return "\n\n".join(parts) + "\n" if parts else "nothing was measured\n"
 
 
 def picture(rows: Sequence[Row]) -> str:
@@ -148,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--svg", type=Path)
     options = parser.parse_args(arguments)
     rows = read(options.file)
-    print(text(rows), end="")
+    print(text(rows, raced(read(options.file, "raced"))), end="")
     if options.svg:
         options.svg.write_text(picture(rows))
 

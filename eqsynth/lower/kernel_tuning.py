@@ -1,5 +1,11 @@
 """Tuning one generated kernel: a worker times its schedules, and the profile keeps the times.
 
+A search goes on for minutes, and a shared machine takes twice as long for some seconds in between.
+So a schedule is timed in turns with the first schedule of the search, and its time is that many
+times what the first one took when it was measured:
+
+    first 0.80 ms; later, in turns, first 1.20 and other 0.90 ms    ->    other 0.60 ms
+
 A build that hangs or crashes costs only that schedule. A schedule whose first runs are far slower
 than the best isn't timed further. Only one process of a machine times at once. Not here: spaces
 (``spaces.py``), tuners (``tuning/``), how times are kept (``tuning_records.py``).
@@ -8,6 +14,8 @@ than the best isn't timed further. Only one process of a machine times at once. 
 from __future__ import annotations
 
 import math
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,6 +63,12 @@ measured times is partly luck."""
 
 ROUNDS: Final = 31
 """The number of rounds in which the finalists have a turn each."""
+
+PACED: Final = 9
+"""The number of rounds in which a schedule and the first one of the search have a turn each."""
+
+PACED_S: Final = 0.1
+"""After three of these rounds no more are begun if they have taken so long."""
 
 
 def space_for(kernel: Kernel) -> Space[Schedule]:
@@ -174,7 +188,7 @@ class ScheduleTimes:
         for start in range(0, len(new), TOGETHER):
             part = new[start : start + TOGETHER]
             with alone():
-                self.known.update(self._timed(part, self._worth_s()))
+                self._time(part)
             self.measured += len(part)
             tuning_records.keep(self._profile, self.record)
         return [self.known[schedule] for schedule in schedules]
@@ -184,52 +198,89 @@ class ScheduleTimes:
         times = [time_s for time_s in self.known.values() if time_s is not None]
         return FAR * min(times, default=math.inf)
 
-    def _timed(self, schedules: Sequence[Schedule], worth_s: float) -> dict[Schedule, float | None]:
+    def _time(self, schedules: Sequence[Schedule]) -> None:
         """Time schedules together; if the worker fails, one by one."""
         kernels = [replace(self._kernel, schedule=schedule) for schedule in schedules]
+        first = self.record.first
+        beside = None if first is None else (replace(self._kernel, schedule=first[0]), first[1])
         try:
             times = self._worker.run(
-                time_schedules, kernels, self._threads, self._far, worth_s, timeout_s=TIMEOUT_S
-            )
-            return dict(zip(schedules, times, strict=True))
+                time_schedules, kernels, self._threads, self._far, self._worth_s(), beside,
+                timeout_s=TIMEOUT_S,
+            )  # fmt: skip
+            self.known.update(zip(schedules, times, strict=True))
         except EqsynthError:
             if len(schedules) == 1:
-                return {schedules[0]: None}
-        # One of them made the worker fail.
-        return {s: t for one in schedules for s, t in self._timed([one], worth_s).items()}
+                self.known[schedules[0]] = None
+                return
+            for one in schedules:  # one of them made the worker fail
+                self._time([one])
+
+
+Turns = tuple[Call, Call]
+"""A call that runs before each sample, and the call that is timed."""
 
 
 def time_schedules(
-    kernels: Sequence[Kernel], threads: int, far: int, worth_s: float
+    kernels: Sequence[Kernel],
+    threads: int,
+    far: int,
+    worth_s: float,
+    first: tuple[Kernel, float] | None = None,
 ) -> list[float | None]:
     """The seconds of kernels that are built together; None for a kernel that fails. A task of the
     worker.
 
     Args:
-        worth_s: if a kernel's first runs take longer, their time is the kernel's time.
+        worth_s: if a kernel's first turn says that it takes longer, it gets no further turns.
+        first: the kernel that was timed first, and its seconds; the others' seconds are at its
+            pace. If it is None, the first of ``kernels`` that runs takes its place.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     others, times = OtherSteps.of(threads, far), list[float | None]()
+    beside: tuple[Turns, float] | None = None
     with torch.no_grad():
-        for run, given in built(TvmBackend(), kernels, {}):
-            if run is None:
+        asked = kernels if first is None else [first[0], *kernels]
+        for number, (run, given) in enumerate(built(TvmBackend(), asked, {})):
+            turns: Turns | None = None
+            if run is not None:
+                turns = partial(others.run, given), partial(run, *given)
+            if first is not None and number == 0:
+                beside = None if turns is None else (turns, first[1])
+            elif turns is None:
                 times.append(None)
-                continue
-            call, between = partial(run, *given), partial(others.run, given)
-            first = time_one(call, min_time_s=0.0, blocks=2, warmup=1, between=between)
-            if first.q1_s > worth_s:
-                times.append(first.q1_s)
+            elif beside is None:
+                beside = turns, steady(turns[1], math.inf, turns[0]).q1_s
+                times.append(beside[1])
             else:
-                times.append(steady(call, math.inf, between).q1_s)
+                times.append(beside[1] * ratio(turns, beside[0], worth_s / beside[1]))
     return times
+
+
+def ratio(one: Turns, other: Turns, most: float = math.inf) -> float:
+    """How many times as long as the other call a call takes, by turns. If the first turn says that
+    it is more than ``most``, there are no further turns."""
+    ratios: list[float] = []
+    end = time.monotonic() + PACED_S
+    while len(ratios) < PACED and (len(ratios) < 3 or time.monotonic() < end):
+        ratios.append(_turn(one).median_s / _turn(other).median_s)
+        if ratios[0] > most:
+            break
+    return statistics.median(ratios)
+
+
+def _turn(turns: Turns) -> Timing:
+    """The time of a call in one turn of three samples."""
+    between, call = turns
+    return time_one(call, min_time_s=0.0, blocks=3, warmup=1, between=between)
 
 
 def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | None]:
     """Time kernels of one term against each other, in turns; a task of the worker. None for a
     kernel that fails, or whose result isn't that of the first kernel."""
     torch.set_num_threads(threads)
-    others, calls = OtherSteps.of(threads, far), dict[int, tuple[Call, Call]]()
+    others, calls = OtherSteps.of(threads, far), dict[int, Turns]()
     expected: torch.Tensor | None = None
     with torch.no_grad():
         for n, kernel in enumerate(kernels):
@@ -239,24 +290,23 @@ def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | Non
                 continue
             result = run(*given)
             expected = result if expected is None else expected
-            if _alike(result, expected):
+            if alike(result, expected):
                 calls[n] = partial(others.run, given), partial(run, *given)
         times = _in_turns(calls)
     return [times.get(n) for n in range(len(kernels))]
 
 
-def _alike(result: torch.Tensor, expected: torch.Tensor) -> bool:
+def alike(result: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether the results of two schedules agree up to rounding."""
     one, other = result.double(), expected.double()
     scale = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
     return torch.allclose(one, other, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
-def _in_turns(calls: Mapping[int, tuple[Call, Call]], rounds: int = ROUNDS) -> dict[int, Timing]:
-    """The times of calls. In each round each call has one turn; before it other steps run."""
+def _in_turns(calls: Mapping[int, Turns], rounds: int = ROUNDS) -> dict[int, Timing]:
+    """The times of calls. In each round each call has one turn."""
     samples: dict[int, list[float]] = {n: [] for n in calls}
     for _ in range(rounds):
-        for n, (between, call) in calls.items():
-            timing = time_one(call, min_time_s=0.0, blocks=3, warmup=1, between=between)
-            samples[n].append(timing.median_s)
+        for n, turns in calls.items():
+            samples[n].append(_turn(turns).median_s)
     return {n: Timing.of(seconds) for n, seconds in samples.items()}

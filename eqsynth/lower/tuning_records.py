@@ -23,7 +23,7 @@ from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.ir.work import operations
 from eqsynth.lower.kernel_data import kernel_from_data, kernel_to_data
 
-_PREFIX: Final = "tuning-2 "
+_PREFIX: Final = "tuning-3 "
 
 NEAREST: Final = 3
 """A search begins with the best schedules of at most this many kernels of other shapes."""
@@ -38,13 +38,21 @@ class Record:
             (``Target.far``).
         starts: the schedules of other shapes that the search began with. A search that goes on
             begins with the same ones, so that it asks for the same points.
-        times: seconds by schedule; None for a schedule that can't be built or run.
+        times: seconds by schedule, in the order of measuring; None for a schedule that can't be
+            built or run.
     """
 
     kernel: Kernel
     far: int
     starts: tuple[Schedule, ...] = ()
     times: dict[Schedule, float | None] = field(default_factory=dict)
+
+    @property
+    def first(self) -> tuple[Schedule, float] | None:
+        """The schedule that was timed first and runs, and its seconds. The others were timed in
+        turns with it."""
+        worked = ((s, time_s) for s, time_s in self.times.items() if time_s is not None)
+        return next(worked, None)
 
     @property
     def best(self) -> tuple[Schedule, float] | None:

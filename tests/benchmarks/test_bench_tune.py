@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm
 
 from benchmarks import bench_tune, tuning_tables
 from benchmarks.bench_tune import PAPER, SWEEP, Lines, Recorded, read
 from benchmarks.tuning_kernels import KERNELS, kernel_of
+from benchmarks.tvm_search import MAIN, program_of, time_program
 from eqsynth.extract.schedule import Rows
+from eqsynth.ir.scalar import Num, Sum
+from eqsynth.ir.tensor import Scope
 from eqsynth.lower.kernel_tuning import space_for
 from eqsynth.tuning.tuners import TUNERS
 
@@ -107,6 +112,45 @@ def test_tables_compare_at_what_all_searches_have_had() -> None:
     assert tuning_tables.text([]) == "nothing was measured\n"
     plot = tuning_tables.picture(rows)
     assert plot.count("<polyline") == 8 and "trials" in plot and "seconds" in plot
+
+
+def test_seeds_of_tvm_are_its_own() -> None:
+    rows = [row("a", 0, 0.5, 1.0), row("a", 1, 0.5, 1.0), row("tvm", 0, 0.25, 1.0)]
+    races = [{"kernel": "k", "raced": [[["rows", {}], 2e-6, True], [["fold", {"width": 16}], 1e-6,
+                                                                    False]]}]  # fmt: skip
+    told = tuning_tables.text(rows, tuning_tables.raced(races))
+    assert "| a | 2.00 ± 0.00 | 2.00 ± 0.00 | - (0/2) |" in told
+    assert "| tvm | 4.00 ± 0.00 | 4.00 ± 0.00 | 1 (1/1) |" in told
+    assert "In turns: `fold16` 1.0 us, offered `rows` 2.0 us: 2.00" in told
+
+
+@pytest.mark.parametrize("name", ["bmm3", "c2", "g2bmm", "softmax_sum", "winograd_tiles"])
+def test_tvm_gets_the_same_program(name: str) -> None:
+    """A function for TVM computes what the kernel computes, and one that doesn't isn't timed."""
+    kernel = kernel_of(KERNELS[name]())
+    program = tvm.ir.save_json(tvm.IRModule({MAIN: program_of(kernel.term)}))
+    time_s = time_program(program, (kernel, 1.0), 1, 0)
+    assert time_s is not None and time_s > 0
+    assert isinstance(kernel.term, Scope)
+    body = Sum((kernel.term.body, Num(1.0)))
+    other = tvm.IRModule({MAIN: program_of(replace(kernel.term, body=body))})
+    assert time_program(tvm.ir.save_json(other), (kernel, 1.0), 1, 0) is None
+
+
+@pytest.mark.slow
+def test_tvm_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xgboost", reason="the extra peers isn't installed")
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    file = tmp_path / "tune.jsonl"
+    arguments = [str(file), "--kernel", "row_mean", "--seeds", "1", "--trials", "16"]
+    bench_tune.main([*arguments, "--tuner", "random", "tvm"])
+    rows = [row for row in read(file) if row["tuner"] == "tvm"]
+    assert len(rows) >= 16 and any(row["time_s"] for row in rows)
+    assert all(row["schedule"] is None and row["cost_s"] > 0 for row in rows)
+    (race,) = read(file, "raced")
+    assert {is_offered for _, _, is_offered in race["raced"]} == {True, False}
+    bench_tune.main([*arguments, "--tuner", "random", "tvm"])
+    assert [row for row in read(file) if row["tuner"] == "tvm"] == rows
 
 
 def test_every_tuner_is_compared() -> None:

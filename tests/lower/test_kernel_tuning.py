@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,18 +120,46 @@ def test_what_is_not_built_is_a_failure(profile: Profile, worker: Worker) -> Non
     assert times([Rows()]) == [None] and times([Flat(32)]) != [None]
 
 
+def _at_a_pace(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace the clock: a call returns its seconds, and after eight turns the machine takes three
+    times as long. Returns the list of all turns' seconds."""
+    turns: list[float] = []
+
+    def timed(call: Callable[[], float], **_: object) -> Timing:
+        turns.append(call() * (1.0 if len(turns) < 8 else 3.0))
+        return Timing.of([turns[-1]])
+
+    monkeypatch.setattr(kernel_tuning, "time_one", timed)
+    return turns
+
+
+def test_a_schedule_is_timed_at_the_pace_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = _at_a_pace(monkeypatch)
+    first, other = (lambda: None, lambda: 1.2), (lambda: None, lambda: 0.9)
+    assert kernel_tuning.ratio(other, first, math.inf) == pytest.approx(0.75)
+    assert len(turns) == 2 * kernel_tuning.PACED and max(turns) == pytest.approx(3.6)
+
+
 def test_a_slow_schedule_is_dropped_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, steady = transposed(), kernel_tuning.steady
-    timed = []
+    turns = _at_a_pace(monkeypatch)
+    first, other = (lambda: None, lambda: 1.0), (lambda: None, lambda: 2.5)
+    assert kernel_tuning.ratio(other, first, 2.0) == 2.5 and len(turns) == 2
 
-    def watched(*args: object) -> object:
-        timed.append(args)
-        return steady(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kernel_tuning, "steady", watched)
-    for worth_s, count in ((0.0, 0), (math.inf, 1)):
-        (time_s,) = time_schedules([kernel], THREADS, False, worth_s)
-        assert time_s is not None and time_s > 0 and len(timed) == count
+def test_the_first_kernel_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [replace(transposed(), schedule=schedule) for schedule in (Tile(16, 16), Rows())]
+    beside: list[float] = []
+
+    def ratio(one: object, other: object, most: float) -> float:
+        beside.append(most)
+        return 0.5
+
+    monkeypatch.setattr(kernel_tuning, "ratio", ratio)
+    one, other = time_schedules(kernels, THREADS, False, 8.0)
+    assert one is not None and other == one / 2 and beside == [8.0 / one]
+    # A later batch has the first kernel of the search beside it.
+    assert time_schedules(kernels, THREADS, False, 8.0, (kernels[0], 16.0)) == [8.0, 8.0]
+    assert beside[1:] == [0.5, 0.5]
 
 
 def test_another_result_loses_the_race() -> None:

@@ -64,7 +64,7 @@ def test_a_record_is_read_back(profile: Profile) -> None:
     assert load(profile, first.kernel, 1) is None and load(profile, transposed(48, 40), 0) is None
     assert record(first.kernel, rows=None).best is None
     # A damaged one is as none; the others stay.
-    (kind,) = profile.documents("tuning-2 ")
+    (kind,) = profile.documents("tuning-3 ")
     whole = profile.load_document(kind) or ""
     for body in ("", "[]", whole[:-9], whole.replace("scope", "region"), '{"kernel": 1}'):
         profile.store_document(kind, body, replace=True)
