@@ -207,10 +207,10 @@ class _Inductor:
 
         mode = list_mode_options(self.mode) if self.mode else {}
 
-        def made(settings: Mapping[str, object]) -> Compiled:
+        def made() -> Compiled:
             # Inductor changes the graph that it is given, so each try gets a copy.
             graph, inputs = _copy(self.graph), list(self.example_inputs)
-            return cast(Compiled, compile_fx(graph, inputs, config_patches={**mode, **settings}))
+            return cast(Compiled, compile_fx(graph, inputs, config_patches=mode))
 
         try:
             with bounded.looking_at_the_clock():

@@ -219,6 +219,26 @@ def test_instructions_are_tried_where_the_compiler_has_failed(
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="nothing is tried on other processors")
+def test_instructions_are_taken_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No set of instructions is tried, nor what it adds to another one (bf16, VNNI, AMX)."""
+    tried: list[str] = []
+
+    def check_build(isa: Any, _code: str) -> bool:
+        tried.append(str(isa))
+        return False
+
+    monkeypatch.setattr(cpu_vec_isa.VecISA, "check_build", check_build)
+    inductor_kept.forget_instructions()
+    try:
+        with inductor_kept.taking_instructions():
+            assert cpu_vec_isa.valid_vec_isa_list() and not tried
+        inductor_kept.forget_instructions()
+        assert not cpu_vec_isa.valid_vec_isa_list() and tried
+    finally:
+        inductor_kept.forget_instructions()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="nothing is tried on other processors")
 def test_forgotten_instructions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     works = True
 

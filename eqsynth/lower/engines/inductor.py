@@ -72,9 +72,9 @@ def _fresh(
     return instructions_taken(partial(_compiled_now, region, constants, calls))
 
 
-def instructions_taken(compiled: Callable[[Mapping[str, object]], _Made]) -> _Made:
-    """Call ``compiled`` with settings by which Inductor uses the vector instructions of the
-    processor without testing them, and return its result.
+def instructions_taken(compiled: Callable[[], _Made]) -> _Made:
+    """Call ``compiled`` so that Inductor uses the vector instructions of the processor without
+    testing them, and return its result.
 
     Before Inductor generates code, it compiles and loads a test for each set of vector
     instructions. That takes up to seven processes, and longer than compiling the kernels of a small
@@ -83,7 +83,8 @@ def instructions_taken(compiled: Callable[[Mapping[str, object]], _Made]) -> _Ma
     processor. They aren't run if the deadline has come.
     """
     try:
-        return compiled({"cpp.vec_isa_ok": True})
+        with inductor_kept.taking_instructions():
+            return compiled()
     except Exception as error:
         late = bounded.is_late(error)
         if not late and not _is_of_compiler(error):
@@ -93,7 +94,7 @@ def instructions_taken(compiled: Callable[[Mapping[str, object]], _Made]) -> _Ma
         inductor_kept.forget_instructions()
         if late:
             raise
-    return compiled({})
+    return compiled()
 
 
 def _is_of_compiler(error: BaseException | None) -> bool:
@@ -109,7 +110,6 @@ def _compiled_now(
     region: Region,
     constants: Mapping[int, torch.Tensor],
     calls: Calls,
-    settings: Mapping[str, object],
 ) -> Callable[..., Any]:
     """Compile a region by Inductor, and store what it has compiled in the cache directory."""
     from torch._inductor import config
@@ -118,7 +118,7 @@ def _compiled_now(
     graph, examples = _graph(region, constants, calls)
     tape = inductor_kept.Tape(constants)
     # One compiling thread, since a pool of processes would outlive the compilation.
-    patched = config.patch({"freezing": True, "compile_threads": 1, **settings})
+    patched = config.patch({"freezing": True, "compile_threads": 1})
     with bounded.looking_at_the_clock():
         with torch.no_grad(), patched, tape.running():
             made = compile_fx(graph, examples, inner_compile=tape.inner)
