@@ -4,6 +4,11 @@ If a mean of numbers around 1e6 is added up in float32, it is off by some units 
 and the mean of a constant row isn't that constant. Then the row's variance isn't 0, and a
 normalization gives numbers where it should give 0. Memory bounds such sums, so the wider addition
 costs next to nothing. Products, windows and maps are computed in the dtype of their scope.
+
+Exponentials that the kernel itself computes are added up in the scope's own dtype, as they are
+where the sum and the exponential are one scope: none is negative, so nothing cancels, and they are
+in the cache, so memory bounds nothing. (Softmax of 96x128 rows of 128: the wider addition was a
+tenth of the instructions.)
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import math
 
 from eqsynth.ir.index import It
-from eqsynth.ir.scalar import Cast, Num, Read, Scalar, factors_of, product
+from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, factors_of, product
 from eqsynth.ir.tensor import Region, Scope, Tensor, topological
 
 
@@ -25,6 +30,9 @@ def accumulation(scope: Scope) -> tuple[str, Scalar]:
     reads = [factor for factor in factors if isinstance(factor, Read)]
     plain = all(isinstance(factor, Read | Num) for factor in factors)
     if scope.reducer != "sum" or len(reads) != 1 or not plain or scope.dtype != "float32":
+        return scope.dtype, scope.body
+    made = reads[0].tensor
+    if isinstance(made, Scope) and isinstance(made.body, Call) and made.body.fn == "exp":
         return scope.dtype, scope.body
     terms = [index.terms for index in reads[0].index if not index.const and len(index.terms) == 1]
     along = {atom.slot for ((atom, step),) in terms if isinstance(atom, It) and step == 1}

@@ -43,6 +43,7 @@ from eqsynth.lower.scalar_functions import (
     to_storage,
 )
 from eqsynth.lower.schedules import LANES, PARALLEL_GRAIN, UNROLL, panels_of
+from eqsynth.lower.tvm_target import scales
 
 Body = Callable[[dict[int, Expr]], list[Any]]
 
@@ -80,7 +81,7 @@ class Emitter:
         # iterators.
         self.instead: dict[Read, Callable[[dict[int, Expr]], Expr]] = {}
         self.empty = 0 in nest.scope.reduction
-        self.add_rounded = rounded_sum
+        self.add_rounded, self.scales = rounded_sum, scales()
         # A constant argument that is passed in panels.
         self.panels = panels_of(nest, schedule) if isinstance(schedule, Block) else None
         for position, arg in enumerate(self.args):
@@ -346,7 +347,7 @@ class Emitter:
         iterators = self.iterators(at)
         code = ScalarCode(
             lambda read: self.load(read, iterators), iterators, self.index_dtype,
-            self.lane, self.lanes, self.add_rounded,
+            self.lane, self.lanes, self.add_rounded, self.scales,
         )  # fmt: skip
         value = code.value(self.body, self.kind)
         if self.lane is None:
@@ -366,7 +367,7 @@ class Emitter:
             return self.load(read, iterators) if read in self.nest.accesses else value
 
         code = ScalarCode(
-            load, iterators, self.index_dtype, self.lane, self.lanes, self.add_rounded
+            load, iterators, self.index_dtype, self.lane, self.lanes, self.add_rounded, self.scales
         )
         found = code.value(after.body, self.kind)
         return code.allocations, code.statements, found

@@ -99,6 +99,7 @@ class ScalarCode:
         lane: the variable of the vectorized loop around, if there is one.
         lanes: the extent of that loop.
         add_rounded: makes a sum whose products are rounded before they are added.
+        scales: whether the processor multiplies by a power of two in one instruction.
     """
 
     def __init__(
@@ -109,8 +110,9 @@ class ScalarCode:
         lane: Expr | None = None,
         lanes: int = 1,
         add_rounded: Callable[[Sequence[tuple[Expr, bool]]], Expr] = rounded_sum,
+        scales: bool = False,
     ) -> None:
-        self._add_rounded = add_rounded
+        self._add_rounded, self.scales = add_rounded, scales
         self.allocations: list[Any] = []
         self.statements: list[Any] = []
         self._load = load

@@ -22,7 +22,13 @@ Expr = Any
 
 
 class Code(Protocol):
-    """The code that a function's statements are added to."""
+    """The code that a function's statements are added to.
+
+    Attributes:
+        scales: whether the processor multiplies by a power of two in one instruction.
+    """
+
+    scales: bool
 
     def bind(self, value: Expr) -> Expr:
         """Store a value, and return an expression that may be used many times."""
@@ -152,13 +158,8 @@ def _number(value: Expr) -> bool:
 
 
 def is_nan(dtype: str, x: Expr) -> Expr:
-    """Whether a float is NaN, by its bits: ``x != x`` may be simplified away."""
-    if dtype == "float32":
-        bits, mask, infinity = "int32", 0x7FFFFFFF, 0x7F800000
-    else:
-        bits, mask, infinity = "int64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000
-    masked = tirx.bitwise_and(tirx.reinterpret(bits, x), tirx.const(mask, bits))
-    return masked > tirx.const(infinity, bits)
+    """Whether a float is NaN: it isn't at most infinity. (TVM simplifies ``x != x`` away.)"""
+    return tirx.Not(x <= tirx.const(math.inf, dtype))
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -178,6 +179,8 @@ def _exp(code: Code, dtype: str, x: Expr) -> Expr:
 
 def _scaled(code: Code, value: Expr, n: Expr) -> Expr:
     """value * 2^n, also where the result is infinite, subnormal or 0."""
+    if code.scales:
+        return tirx.call_llvm_pure_intrin("float32", "llvm.ldexp", value, n)
     # 2^n itself may be out of range; its two halves, 2^(n/2) each, are not.
     half = code.bind(tirx.shift_right(n, tirx.const(1, "int32")))
     return value * _power_of_two(half) * _power_of_two(code.bind(n - half))
@@ -210,6 +213,8 @@ def _exp_bounded(code: Code, dtype: str, x: Expr) -> Expr:
     if dtype != "float32":
         return tirx.exp(x)
     n, rest = _exp_parts(code, x)
+    if code.scales:
+        return _scaled(code, code.bind(rest + _f32(1.0)), n)
     return (rest + _f32(1.0)) * _power_of_two(n)
 
 

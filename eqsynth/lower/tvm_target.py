@@ -32,6 +32,15 @@ def _target_for(threads: int) -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads, **attributes})
 
 
+@lru_cache(maxsize=1)
+def scales() -> bool:
+    """Whether the processor multiplies by a power of two in one instruction, in vectors of every
+    width (``vscalefps`` of AVX-512). Elsewhere LLVM calls ``ldexpf`` for each element."""
+    from tvm.target import codegen
+
+    return bool(codegen.llvm_cpu_has_features("avx512vl", target()))
+
+
 _INSTRUCTIONS: Final = (
     "amx", "avx", "bmi", "f16c", "fma", "gfni", "lzcnt", "movbe", "popcnt", "sse4", "vaes",
     "vpclmulqdq", "xop",

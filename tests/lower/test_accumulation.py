@@ -7,7 +7,7 @@ import torch
 from eoperator_cases import it, tensor
 
 from eqsynth.ir.index import Index
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.torch_scopes import run_scope
@@ -38,6 +38,14 @@ def test_sums_along_whole_axes_are_wide(scope: Scope, dtype: str) -> None:
     kind, body = accumulation(scope)
     assert kind == dtype
     assert isinstance(body, Scalar) and (body == scope.body) == (dtype == scope.dtype)
+
+
+def test_exponentials_of_the_same_kernel_are_added_in_their_own_dtype() -> None:
+    """Other values that a kernel computes itself, such as x + y before a normalization, aren't."""
+    read = Read(X, (ROW, AT))
+    for made, dtype in ((Call("exp", (read,)), "float32"), (Sum((read, read)), "float64")):
+        inner = Scope((ROWS, LENGTH), (), made)
+        assert accumulation(Scope((ROWS,), (LENGTH,), Read(inner, (ROW, AT))))[0] == dtype
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -22,6 +22,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum
 from eqsynth.ir.tensor import args_of
 from eqsynth.ir.types import DTYPES, INTEGERS, is_float
+from eqsynth.lower import emitter, tvm_kept
 
 # float64 is computed as float32 is; float16 and bfloat16 are computed in float32 and rounded, as
 # `test_bfloat16_rounds_to_even_and_keeps_nan` sees each day.
@@ -86,7 +87,11 @@ def test_every_function_on_integers(dtype: str) -> None:
         )
 
 
-def test_exp_from_zero_to_infinity() -> None:
+@pytest.mark.parametrize("scales", [False, True])
+def test_exp_from_zero_to_infinity(scales: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an instruction for value * 2^n, and without one, as on processors before AVX-512."""
+    monkeypatch.setattr(emitter, "scales", lambda: scales)
+    monkeypatch.setattr(tvm_kept, "load", lambda _kernels: {})
     x = torch.cat([torch.linspace(-110, 95, 4001), torch.tensor([88.72, 88.73, 1e4, -1e4])])
     x = torch.cat([x, torch.tensor([torch.inf, -torch.inf, torch.nan])])
     (run,) = built(

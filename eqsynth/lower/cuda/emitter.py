@@ -65,7 +65,7 @@ class _Threads(Emitter):
 
     def __init__(self, nest: LoopNest, schedule: Schedule, name: str) -> None:
         super().__init__(nest, schedule, name)
-        self.add_rounded = _rounded_sum
+        self.add_rounded, self.scales = _rounded_sum, False
         self._block, self._thread = tirx.Var("block", "int32"), tirx.Var("thread", "int32")
         self.block = self._block.astype(self.index_dtype)
         self.thread = self._thread.astype(self.index_dtype)
