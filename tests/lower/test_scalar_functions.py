@@ -105,6 +105,25 @@ def test_exp_from_zero_to_infinity(scales: bool, monkeypatch: pytest.MonkeyPatch
     assert ((got - expected).abs()[expected <= smallest] < 2e-44).all()
 
 
+@pytest.mark.parametrize("name", ["log", "log2", "log10", "log1p"])
+def test_logarithms_from_minus_to_plus_infinity(name: str) -> None:
+    """Subnormal numbers, numbers around 1 and around the ends of the polynomial, and all others."""
+    around = torch.cat([torch.linspace(0.69, 1.43, 4001), 1 + torch.logspace(-7, -1, 500)])
+    wide = torch.logspace(-38, 38.5, 4001)
+    small = torch.tensor([1e-45, 3e-42, 1e-40, 1.1754943e-38, 1.17549435e-38])
+    x = torch.cat([around, wide, small, -around, -small, around - 1, around * 2**-20])
+    special = torch.tensor([0.0, -0.0, -1.0, -1e30, torch.inf, -torch.inf, torch.nan])
+    x = torch.cat([x, special])
+    (run,) = built(
+        [pointwise(Call(name, (Read(tensor(0, tuple(x.shape)), (it(0, len(x)),)),)), len(x))]
+    )
+    got, expected = run(x).double(), getattr(torch, name)(x.double())
+    torch.testing.assert_close(got, expected, rtol=3e-7, atol=0, equal_nan=True)
+    exact = torch.exp2(torch.arange(-149.0, 128.0)) if name == "log2" else torch.ones(1)
+    whole = torch.cat([exact, torch.ones(len(x) - len(exact))])
+    assert name == "log1p" or torch.equal(run(whole), getattr(torch, name)(whole.double()).float())
+
+
 @pytest.mark.rotating
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts(source: str) -> None:
