@@ -28,6 +28,7 @@ from eqsynth.egraph.tactics.requests import (
     products_of,
     settled,
     some,
+    tight_products_of,
     underived,
     without_constants,
 )
@@ -187,7 +188,7 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
         # A tensor of ones only marks where a window lies; taking it out saves nothing.
         return read.tensor not in before and number_of(view, read.tensor) is None
 
-    steps = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
+    steps = common_factor(scope, lambda read: tight_products_of(view, _class(read)), is_factor)
     return [answer for step in steps if (answer := path(scope, step))]
 
 
@@ -374,7 +375,9 @@ def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    scope = underived(view, row)
+    # Also of derived scopes: of ``cat(rows, x) @ w`` the part with the rows is one.
+    if (scope := settled(view, row)) is None:
+        raise Later
     for read in factors_of(scope.body):
         if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
             for op in view.operators(read.tensor):

@@ -21,7 +21,7 @@ from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.view import View
 from eqsynth.expansion.expanded import Expand
 from eqsynth.ir.normal import canonical, remembered
-from eqsynth.ir.scalar import Read, factors_of, reads
+from eqsynth.ir.scalar import Read, factors_of, reads, tensors
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 
@@ -215,6 +215,25 @@ def flats(view: View, ref: ClassRef) -> list[Scope]:
 def products_of(view: View, ref: ClassRef) -> list[Scope]:
     """The flat products of a class that don't read the class itself."""
     return [scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))]
+
+
+def tight_products_of(view: View, ref: ClassRef) -> list[Scope]:
+    """The flat products of a class that don't read the class itself, and their strictest boxes.
+
+    The box of a flat product may be larger than where its reads are in range. Its strictest box is
+    a derived scope: ``sum[k<12] x[i, k - 6] w[j, k]`` is ``sum[k<6] x[i, k] w[j, k + 6]``, which
+    reads ``x`` as other terms do."""
+    flat = products_of(view, ref)
+    beyond = {frozenset(tensors(s.body)) for s in flat if not all(map(Read.in_range, reads(s.body)))}
+    return flat + [
+        scope
+        for scope in (view.scopes(ref) if beyond else ())
+        if scope in view.derived
+        and conditions.is_product(scope)
+        and canonical(scope) == scope
+        and frozenset(tensors(scope.body)) in beyond
+        and all(map(Read.in_range, reads(scope.body)))
+    ]
 
 
 def number_of(view: View, tensor: Tensor) -> float | None:
