@@ -1,4 +1,4 @@
-"""Products with structured operands: the least FLOPs that a search finds are those of the structure.
+"""Products with structured operands: a search finds the FLOPs that the structure needs.
 
 A row is a program, with the FLOPs of its best form. Every member of its e-graph is evaluated.
 """
@@ -32,6 +32,16 @@ def embedded(name: str) -> Tensor:
     return op("Embedding", weight(name, 7, N), IDS)
 
 
+def layer(x: Tensor) -> Tensor:
+    """``x @ w + b``."""
+    return op("Add", op("Matmul", x, weight("w", N, P)), weight("b", P))
+
+
+def mean_of(*layers: Tensor) -> Tensor:
+    stacked = [op("Reshape", one, attrs=((1, M, P),)) for one in layers]
+    return op("ReduceMean", op("Concat", *stacked, attrs=(0,)), attrs=((0,), 0))
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     # x @ (w1 + w2)
     "twice": (lambda: product_of(X, X), 2 * M * N * P),
@@ -41,6 +51,10 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "around": (lambda: product_of(X, Y, X), 2 * 2 * M * N * P),
     # embedding(t @ w1, ids) + embedding(u @ w2, ids)
     "rows": (lambda: product_of(embedded("t"), embedded("u")), M * P),
+    # (x - y) @ w
+    "difference": (lambda: op("Sub", layer(X), layer(Y)), M * N + 2 * M * N * P),
+    # (x + y) @ (w / 2) + b
+    "mean": (lambda: mean_of(layer(X), layer(Y)), M * N + 2 * M * N * P + M * P),
     # embedding(t @ w1, ids) + x @ w2
     "rows-beside": (lambda: product_of(embedded("t"), X), 2 * M * N * P + M * P),
 }

@@ -177,8 +177,10 @@ def reaches(scope: Scope, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> bo
 
 def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
-    if scope is None or opened_sum(view, scope):
-        raise Later
+    opened = opened_sum(view, scope) if scope else None
+    if scope is None or (opened and scope not in view.derived):
+        raise Later  # the sum in which all is inlined is asked about, once fusion has made it
+    start = opened or Path(scope)
 
     # A sum that distribution made must not be factored back to the product it was made from.
     known = products_of(view, row[0]) if scope in view.derived else []
@@ -188,15 +190,18 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
         # A tensor of ones only marks where a window lies; taking it out saves nothing.
         return read.tensor not in before and number_of(view, read.tensor) is None
 
-    steps = common_factor(scope, lambda read: tight_products_of(view, _class(read)), is_factor)
-    return [answer for step in steps if (answer := path(scope, step))]
+    steps = common_factor(
+        start.scope, lambda read: tight_products_of(view, _class(read)), is_factor
+    )
+    return [answer for step in steps if (answer := start.then(step))]
 
 
 def opened_sum(view: View, scope: Scope) -> Path | None:
     """The sum with all of its terms that are sums inlined, repeatedly; None if there are none.
 
-    ``{a + {b + c}}`` becomes ``a + b + c``. Inlining everything gives one answer for a chain of
-    additions, where inlining any part of it would give many.
+    ``{a + {b + c}}`` becomes ``a + b + c``, and ``{a + c} - {b + c}`` becomes ``a - b``. Inlining
+    everything gives one answer for a chain of additions, where inlining any part of it would give
+    many.
     """
     members: dict[Tensor, Tensor] = {}
     opened = Path(scope)
@@ -206,7 +211,7 @@ def opened_sum(view: View, scope: Scope) -> Path | None:
         if step is None or further is None:
             break
         opened, members[step.read.tensor] = further, step.inner
-    return opened if members else None
+    return (opened.along(linear.spread) or opened) if members else None
 
 
 def _open_term(view: View, scope: Scope, members: Mapping[Tensor, Tensor]) -> Inline | None:

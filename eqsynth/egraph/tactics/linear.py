@@ -2,6 +2,7 @@
 
     term_split     sum_y (f + g)       ->  {sum_y f} + {sum_y g}
     like_terms     2*f + 3*f           ->  5*f
+    spread         f - (g + h)         ->  f - g - h
     fold_terms     f + c(j) + d(j)     ->  f + {L_j c + d}[j]         c, d constant
     quotient       L_h f(h // 2)       ->  L_h {L_u f(u)}[h // 2]
     invariants     f(i, j) * g(i)      ->  {L f}[i, j] * {L_i g}[i]   g a function
@@ -77,6 +78,28 @@ def like_terms(scope: Scope) -> Path | None:
         return None
     collected = total([product([Num(n), rest]) for (rest, _), n in numbers.items()])
     return path(scope, Rearrange(collected))
+
+
+def spread(scope: Scope) -> Path | None:
+    """``L_x f + c*(g + h) = L_x f + c*g + c*h``, c a number, and like terms as one.
+
+    None if no number multiplies a sum. Terms whose numbers add up to 0 fall away, and with them
+    what their difference would have been rounded to.
+    """
+    if not isinstance(scope.body, Sum) or not is_float(scope.dtype):
+        return None
+    terms: list[Scalar] = []
+    for term in scope.body.terms:
+        factors = factors_of(term)
+        sums = [factor for factor in factors if isinstance(factor, Sum)]
+        others = [factor for factor in factors if not isinstance(factor, Sum)]
+        if len(sums) == 1 and others and all(isinstance(factor, Num) for factor in others):
+            terms += [product([*others, inner]) for inner in sums[0].terms]
+        else:
+            terms.append(term)
+    if len(terms) == len(scope.body.terms):
+        return None
+    return path(scope, Rearrange(total(_collected(terms))))
 
 
 def fold_terms(scope: Scope) -> Path | None:

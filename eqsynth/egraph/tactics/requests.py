@@ -224,7 +224,8 @@ def tight_products_of(view: View, ref: ClassRef) -> list[Scope]:
     a derived scope: ``sum[k<12] x[i, k - 6] w[j, k]`` is ``sum[k<6] x[i, k] w[j, k + 6]``, which
     reads ``x`` as other terms do."""
     flat = products_of(view, ref)
-    beyond = {frozenset(tensors(s.body)) for s in flat if not all(map(Read.in_range, reads(s.body)))}
+    loose = [scope for scope in flat if not all(map(Read.in_range, reads(scope.body)))]
+    beyond = {frozenset(tensors(scope.body)) for scope in loose}
     return flat + [
         scope
         for scope in (view.scopes(ref) if beyond else ())
