@@ -83,8 +83,8 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
     for factor in factors_of(scope.body):
         if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
             continue
-        if factor.tensor.constant:
-            continue  # a sum of constants is computed once
+        if factor.tensor.constant and scope.constant:
+            continue  # it is computed once
         others = {read.tensor for read in reads(scope.body)} - {factor.tensor}
         if normalized(view, factor.tensor) and not all(other.constant for other in others):
             continue  # a LayerNorm's scale and shift are distributed to weights only

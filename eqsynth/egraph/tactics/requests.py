@@ -15,7 +15,7 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.encode import scope_as
-from eqsynth.egraph.scope_rules.matching import is_selected
+from eqsynth.egraph.scope_rules.matching import is_selected, zeros_outside
 from eqsynth.egraph.tactics import merging, phases, reductions, selection, substitution
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.view import View
@@ -114,7 +114,8 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     Of a constant e-class, a scope that isn't constant inlines only sums: a scaled weight (a map)
     stays folded, so that it is computed once. A constant scope inlines only maps: a sum that was
     inlined would not be factored out again, while scaled weights should meet.
-    Views are inlined in either case.
+    Views are inlined in either case, and a constant with a diagonal in it (``kron(eye(n), a)``), of
+    which most elements are zeros that needn't be multiplied.
     """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         # An input or weight isn't computed; its scopes are views of views that lead back to it.
@@ -126,13 +127,25 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         for scope in view.scopes(ref)
         if scope not in view.derived
         and conditions.is_product(scope)
-        and (not ref.constant or bool(scope.reduction) != constant or conditions.is_view(scope))
+        and (
+            not ref.constant
+            or bool(scope.reduction) != constant
+            or conditions.is_view(scope)
+            or _has_diagonal(scope)
+        )
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
     # Views come last, and views of a view of `ref` last of all: a matrix may be a view of its own
     # reshape, which would lead back.
     return sorted(found, key=lambda s: (conditions.is_view(s), _comes_back(view, ref, s)))
+
+
+def _has_diagonal(scope: Scope) -> bool:
+    """Whether an elementwise product is zero except where two indices are equal."""
+    return not scope.reduction and any(
+        True for factor in factors_of(scope.body) for _ in zeros_outside(factor)
+    )
 
 
 def _comes_back(view: View, ref: ClassRef, scope: Scope) -> bool:
