@@ -76,6 +76,11 @@ def diagonal_filters(channels: int) -> Tensor:
     return op("Where", at, filters, op("Full", attrs=((), 0.0, "float32")))
 
 
+def picked(name: str) -> Tensor:
+    """Rows of ``x``, each of them three times on average."""
+    return op("Embedding", X, leaf(name, 3 * M, dtype="int64"))
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     # x @ (w1 + w2)
     "twice": (lambda: product_of(X, X), 2 * M * N * P),
@@ -106,6 +111,19 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
         lambda: op("Conv2d", leaf("x", 1, 4, 5, 5), diagonal_filters(4),
             attrs=((1, 1), (1, 1), (1, 1), 1)),
         2 * 4 * 25 * 9,
+    ),
+    # one value for each window: x @ sum(w)
+    "pooled-transposed-convolution": (
+        lambda: op("AvgPool2d", op("ConvTranspose2d", leaf("x", 1, 3, 4, 4),
+            weight("w", 3, 2, 2, 2), attrs=((2, 2), (0, 0), (0, 0), (1, 1), 1)),
+            attrs=((2, 2), (2, 2), (0, 0), (1, 1))),
+        2 * 16 * 3 * 2,
+    ),
+    # two products a node, and not one an edge
+    "edges": (lambda: product_of(picked("i"), picked("j")), 2 * 2 * M * N * P + 3 * M * P),
+    "sums-of-edges": (
+        lambda: op("Matmul", op("Add", picked("i"), picked("j")), weight("w", N, P)),
+        2 * M * N * P + 3 * M * P,
     ),
 }  # fmt: skip
 

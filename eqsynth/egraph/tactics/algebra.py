@@ -91,10 +91,22 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
         # The sum with the most terms first: it is the one in which everything is fused.
         inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
-            parts = contraction.distribute(scope, factor, inner, partial(_inlined, view))
+            parts = contraction.distribute(
+                scope, factor, inner, partial(_inlined, view), partial(_picks_often, view)
+            )
             if parts is not None:
                 return [parts]
     raise Later
+
+
+def _picks_often(view: View, part: Scalar) -> bool:
+    """Whether a factor of a product reads rows that are picked from fewer rows of a table."""
+    return any(
+        op.name == "Embedding" and selection.picks_often(op)
+        for factor in factors_of(part)
+        if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef)
+        for op in view.operators(factor.tensor)
+    )
 
 
 def _inlined(view: View, scope: Scope) -> Iterator[Scope]:

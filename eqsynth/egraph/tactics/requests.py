@@ -115,7 +115,9 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     stays folded, so that it is computed once. A constant scope inlines only maps: a sum that was
     inlined would not be factored out again, while scaled weights should meet.
     Views are inlined in either case, and a constant with a diagonal in it (``kron(eye(n), a)``), of
-    which most elements are zeros that needn't be multiplied.
+    which most elements are zeros that needn't be multiplied. A scope that a law still has to put
+    in order isn't inlined: of ``x[(l - k) // 2]`` where 2 divides l - k, a transposed convolution,
+    the pooling after it reads ``x[l // 2]``.
     """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         # An input or weight isn't computed; its scopes are views of views that lead back to it.
@@ -127,6 +129,7 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         for scope in view.scopes(ref)
         if scope not in view.derived
         and conditions.is_product(scope)
+        and (ref.constant or not _waits(scope))
         and (
             not ref.constant
             or bool(scope.reduction) != constant
