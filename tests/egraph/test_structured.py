@@ -125,6 +125,20 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
         lambda: op("Matmul", op("Add", picked("i"), picked("j")), weight("w", N, P)),
         2 * M * N * P + 3 * M * P,
     ),
+    # x @ (w1 @ v1) + y @ (w1 @ v2) + c
+    "layers-beside": (
+        lambda: op("Matmul", op("Concat", layer(X), layer(Y), attrs=(1,)), weight("v", 2 * P, 1)),
+        2 * 2 * M * N + M,
+    ),
+    # x @ ((w1 + w2) @ v) + y @ .. + c: a layer that is reshaped is read as it is
+    "mean-of-layers": (
+        lambda: op("Matmul", mean_of(layer(X), layer(Y)), weight("v", P, 1)),
+        M * N + 2 * M * N + M,
+    ),
+    # embedding(t @ w, i) + embedding(u @ w, j)
+    "sum-of-rows": (
+        lambda: op("Matmul", op("Add", embedded("t"), embedded("u")), weight("w", N, P)), M * P
+    ),
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
     Later,
     flat,
+    flat_or_tight,
     inlinable,
     normalized,
     number_of,
@@ -79,7 +80,7 @@ def maps_of(view: View, ref: ClassRef) -> list[Scope]:
 
 
 def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    scope = flat(view, row)
+    scope = flat_or_tight(view, row)
     for factor in factors_of(scope.body):
         if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
             continue
@@ -92,21 +93,26 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
         inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
             parts = contraction.distribute(
-                scope, factor, inner, partial(_inlined, view), partial(_picks_often, view)
+                scope, factor, inner, partial(_inlined, view), partial(_is_of_rows, view)
             )
             if parts is not None:
                 return [parts]
     raise Later
 
 
-def _picks_often(view: View, part: Scalar) -> bool:
-    """Whether a factor of a product reads rows that are picked from fewer rows of a table."""
-    return any(
-        op.name == "Embedding" and selection.picks_often(op)
-        for factor in factors_of(part)
-        if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef)
-        for op in view.operators(factor.tensor)
-    )
+def _is_of_rows(view: View, part: Scalar) -> bool:
+    """Whether a product is worth computing for the rows of a table, of which it reads picked ones.
+
+    It is so if the table and all other factors are constant, or if rows are picked often."""
+    factors = [factor for factor in factors_of(part) if isinstance(factor, Read)]
+    for factor in factors:
+        others = [other for other in factors if other is not factor]
+        constant = all(other.tensor.constant for other in others)
+        for op in view.operators(_class(factor)):
+            if op.name == "Embedding":
+                if (op.args[0].constant and constant) or selection.picks_often(op):
+                    return True
+    return False
 
 
 def _inlined(view: View, scope: Scope) -> Iterator[Scope]:

@@ -158,17 +158,17 @@ def distribute(
     read: Read,
     inner: Scope,
     opened: Callable[[Scope], Iterable[Scope]],
-    picks_often: Callable[[Scalar], bool] = lambda _part: False,
+    of_rows: Callable[[Scalar], bool] = lambda _part: False,
 ) -> Path | None:
     """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, if that is less work.
 
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
     concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), reads
-    gathered rows of a smaller table (a node at each of its edges), or is a product of three and
-    more tensors that another order computes with at most one in ``FEWER`` of the points of the
-    whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the whole:
-    apart from the others, it may be optimized further. If two were allowed, every linear map would
-    be tried inside every sum.
+    picked rows of a constant or a smaller table (a node at each of its edges), or is a product of
+    three and more tensors that another order computes with at most one in ``FEWER`` of the points
+    of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
+    whole: apart from the others, it may be optimized further. If two were allowed, every linear map
+    would be tried inside every sum.
 
     A sum of constants is computed once, so it is distributed only if that leaves out most zeros:
     ``x @ block_diag(a, b, c)`` is three products, with a third of the work together.
@@ -177,8 +177,8 @@ def distribute(
         read: a factor of the product that is always in range.
         inner: the sum that ``read`` reads.
         opened: returns scopes that are equal to a product, with reads of other products inlined.
-        picks_often: whether a product reads rows of a table that are picked often, so that it can
-            be computed for the rows of the table.
+        of_rows: whether a product reads picked rows of a table and is worth computing for the rows
+            of the table.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
     if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
@@ -196,7 +196,7 @@ def distribute(
         return opened(Scope(scope.traversal, scope.reduction, part))
 
     def is_less(part: Scalar) -> bool:
-        if _work(part) < whole or _is_constant(part) or (adds and picks_often(part)):
+        if _work(part) < whole or _is_constant(part) or (adds and of_rows(part)):
             return True
         return any(FEWER * in_best_order(other) <= ordered for other in open_(part))
 

@@ -139,8 +139,10 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
-    # Views come last, and views of a view of `ref` last of all: a matrix may be a view of its own
-    # reshape, which would lead back.
+    # A matrix may be a view of its own reshape, which leads back: a tensor that is computed is read
+    # as it is, and not as a view of its view. Other views come last.
+    if any(not conditions.is_view(scope) for scope in view.scopes(ref)):
+        found = [scope for scope in found if not _comes_back(view, ref, scope)]
     return sorted(found, key=lambda s: (conditions.is_view(s), _comes_back(view, ref, s)))
 
 
@@ -251,6 +253,17 @@ def tight_products_of(view: View, ref: ClassRef) -> list[Scope]:
         and frozenset(tensors(scope.body)) in beyond
         and all(map(Read.in_range, reads(scope.body)))
     ]
+
+
+def flat_or_tight(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope, also if it is the strictest box of a flat product.
+
+    Raises:
+        Later: as for :func:`flat`."""
+    scope = settled(view, row)
+    if scope in view.derived and scope in tight_products_of(view, row[0]):
+        return scope
+    return flat(view, row)
 
 
 def number_of(view: View, tensor: Tensor) -> float | None:
