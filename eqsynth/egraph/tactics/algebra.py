@@ -93,11 +93,34 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
         inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
             parts = contraction.distribute(
-                scope, factor, inner, partial(_inlined, view), partial(_is_of_rows, view)
-            )
+                scope, factor, inner, partial(_inlined, view), partial(_is_of_rows, view),
+                partial(_broadcasts, view),
+            )  # fmt: skip
             if parts is not None:
                 return [parts]
     raise Later
+
+
+def broadcast_beyond(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    scope = flat(view, row)
+    for read in factors_of(scope.body):
+        if isinstance(read, Read) and not read.in_range() and not read.tensor.constant:
+            for inner in maps_of(view, _class(read)):
+                if linear.broadcasts_beyond(read, inner):
+                    if answer := path(scope, Inline(read, inner, bounded=True)):
+                        return [answer]
+    raise Later
+
+
+def _broadcasts(view: View, terms: Sequence[Scalar]) -> bool:
+    """Whether a term reads a tensor outside of it, along an axis on which it is the same."""
+    return any(
+        linear.broadcasts_beyond(factor, inner)
+        for term in terms
+        for factor in factors_of(term)
+        if isinstance(factor, Read) and not factor.tensor.constant
+        for inner in maps_of(view, _class(factor))
+    )
 
 
 def _is_of_rows(view: View, part: Scalar) -> bool:
@@ -217,9 +240,8 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
 def opened_sum(view: View, scope: Scope) -> Path | None:
     """The sum with all of its terms that are sums inlined, repeatedly; None if there are none.
 
-    ``{a + {b + c}}`` becomes ``a + b + c``, and ``{a + c} - {b + c}`` becomes ``a - b``. Inlining
-    everything gives one answer for a chain of additions, where inlining any part of it would give
-    many.
+    ``{a + {b + c}}`` becomes ``a + b + c``. Inlining everything gives one answer for a chain of
+    additions, where inlining any part of it would give many.
     """
     members: dict[Tensor, Tensor] = {}
     opened = Path(scope)
@@ -229,7 +251,7 @@ def opened_sum(view: View, scope: Scope) -> Path | None:
         if step is None or further is None:
             break
         opened, members[step.read.tensor] = further, step.inner
-    return (opened.along(linear.spread) or opened) if members else None
+    return opened if members else None
 
 
 def _open_term(view: View, scope: Scope, members: Mapping[Tensor, Tensor]) -> Inline | None:

@@ -18,8 +18,10 @@ from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.conditions import is_product, support
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
+from eqsynth.calculus.same import Same
 from eqsynth.egraph.tactics.moving import termwise
 from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.splitting import read_terms
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
@@ -159,6 +161,7 @@ def distribute(
     inner: Scope,
     opened: Callable[[Scope], Iterable[Scope]],
     of_rows: Callable[[Scalar], bool] = lambda _part: False,
+    padded: Callable[[Sequence[Scalar]], bool] = lambda _terms: False,
 ) -> Path | None:
     """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, if that is less work.
 
@@ -174,19 +177,23 @@ def distribute(
     ``x @ block_diag(a, b, c)`` is three products, with a third of the work together.
 
     Args:
-        read: a factor of the product that is always in range.
+        read: a factor of the product.
         inner: the sum that ``read`` reads.
         opened: returns scopes that are equal to a product, with reads of other products inlined.
+        padded: whether terms are worth taking apart where ``read`` goes outside of the sum, which
+            all terms are zero outside of: each becomes a window with padding.
         of_rows: whether a product reads picked rows of a table and is worth computing for the rows
             of the table.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
-    if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
+    if not is_product(scope) or not scope.reduction or read not in factors:
         return None
     if inner.reduction or len(terms) < 2 or not all(_is_monomial(term) for term in terms):
         return None
     factors.remove(read)
     moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms]
+    if not read.in_range() and not (moved == read_terms(read, inner) and padded(moved)):
+        return None
     parts = [product([*factors, term]) for term in moved]
     whole, ordered = math.prod(scope.extents), in_best_order(scope)
     # x[i] - x[i] is 0 before a product, and a rounding after it.
@@ -207,6 +214,9 @@ def distribute(
             return None
     elif sum(not is_less(part) for part in parts) > 1:
         return None
+    if not read.in_range():
+        apart = termwise(Scope(scope.traversal, scope.reduction, total(parts))).other
+        return path(scope, Same(apart, ((read.tensor, inner),)))
     inlined = path(scope, Inline(read, inner))
     split = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
     return split and split.then(termwise(split.scope))

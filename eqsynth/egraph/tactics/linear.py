@@ -123,6 +123,18 @@ def is_constant(term: Scalar) -> bool:
     return bool(found) and all(leaf.tensor.constant for leaf in found)
 
 
+def broadcasts_beyond(read: Read, inner: Scope) -> bool:
+    """Whether a read leaves ``inner`` along an axis on which it is the same everywhere.
+
+    ``L_{c,h} z[c]``, read at ``h + k - 1``: an image of one value a channel, with padding.
+    """
+    used = {it.slot for it in iterators(inner.body)}
+    return any(
+        axis not in used and not (index.range()[0] >= 0 and index.range()[1] < extent)
+        for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
+    )
+
+
 def quotient(scope: Scope) -> Path | None:
     """``L_h f(h // 2) = L_h {L_u f(u)}[h // 2]``: repeated elements are computed once.
 
