@@ -3,9 +3,16 @@
     L_x f({L_z g(z)}[phi(x)])  =  L_x f(g(phi(x)))
     L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s)
     L_x reduce_y {L_z reduce_s g(z, s)}[phi(x, y)]  =  L_x reduce_{y,s} g(phi(x, y), s)
+    L_x sum_y c * {L_z sum_s g(z, s)}[phi(x, y)]  =  L_x sum_{y,s} c * g(phi(x, y), s) * one[phi]
 
 This is valid if phi stays inside of the inner traversal, or if the inner body has the value of the
 read's fill outside of it (``vanishes_outside``), which a body with a bias doesn't.
+
+In the last line, phi may leave the inner traversal although g isn't 0 there, as what broadcasts
+isn't. The read's fill is 0, and along each such axis ``one`` is a vector of ones as long as the
+axis, with zeros around it. Inside of the traversal all ones are 1. Where phi is outside along such
+an axis, that axis's one is 0, and so is its product with g, which is finite. Where it isn't, it is
+outside only along axes where g is 0, as before.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import (
     independent,
     is_finite,
+    is_product,
     keeps_one_dtype,
     vanishes_outside,
 )
@@ -34,7 +42,7 @@ from eqsynth.ir.scalar import (
     substitute,
 )
 from eqsynth.ir.scopes import same_scope
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Op, Scope
 from eqsynth.ir.types import is_float
 
 _require = partial(checking.require, law="inline")
@@ -47,10 +55,12 @@ class Inline:
     Attributes:
         read: a read in the outer body. If a product has it several times as a factor, only the
             first is replaced; in another body each occurrence is.
-        inner: the scope that the tensor of the read equals (a hypothesis)."""
+        inner: the scope that the tensor of the read equals (a hypothesis).
+        bounded: whether ones bound the inner body where it isn't 0 outside by itself."""
 
     read: Read
     inner: Scope
+    bounded: bool = False
 
 
 def inline(scope: Scope, given: Inline) -> Scope:
@@ -70,9 +80,12 @@ def inline(scope: Scope, given: Inline) -> Scope:
         for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
     }
     outside = [axis for axis, left in sides.items() if any(left)]
-    vanishes = all(vanishes_outside(inner, axis, read.fill, sides[axis]) for axis in outside)
-    vanishes = vanishes and independent(inner, outside)
-    _require(vanishes, condition="outside", what="no fill outside of what is read")
+    zero = [axis for axis in outside if vanishes_outside(inner, axis, read.fill, sides[axis])]
+    bounds = [axis for axis in outside if axis not in zero]
+    finite = is_product(inner) and all(map(is_finite, factors_of(inner.body)))
+    bounded = given.bounded and read.fill == 0 and finite and is_float(inner.dtype)
+    fits = (bounded or not bounds) and independent(inner, zero)
+    _require(fits, condition="outside", what="no fill outside of what is read")
     alone = scope.body == read and (not scope.reduction or scope.reducer == inner.reducer)
     _require(
         not inner.reduction or alone or _is_linear(scope, read, inner),
@@ -85,7 +98,11 @@ def inline(scope: Scope, given: Inline) -> Scope:
             return read.index[it.slot]
         return Index.iterator(size + it.slot - width, it.extent)
 
-    body = _replace(scope.body, read, substitute(inner.body, image))
+    ones = [
+        Read(Op("Full", (), ((inner.traversal[axis],), 1.0, inner.dtype)), (read.index[axis],))
+        for axis in bounds
+    ]
+    body = _replace(scope.body, read, product([substitute(inner.body, image), *ones]))
     before = [It(len(scope.traversal) + j, e) for j, e in enumerate(scope.reduction)]
     added = [It(size + j, extent) for j, extent in enumerate(inner.reduction)]
     # Beside other operands, inner and outer reducer are a sum.

@@ -77,7 +77,8 @@ def embedded(op: Op) -> Scope | None:
 
 
 def number(scope: Scope, given: Numbers) -> Scope:
-    """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c and p is always in range.
+    """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c, and p is always in range or
+    the read's fill is c too: the read is c at every p, an element inside of t and the fill outside.
 
     A float becomes a number if all operands around it have its dtype. Otherwise an operand becomes
     a number if the other operands beside it have its dtype (numbers have none, and at least one of
@@ -85,15 +86,16 @@ def number(scope: Scope, given: Numbers) -> Scope:
     ``i + t[] -> i + 2``.
 
     Raises:
-        LawError: ``reads``: the body has no in-range read that may become a number; ``dtype``: the
+        LawError: ``reads``: the body has no such read that may become a number; ``dtype``: the
             result is of another dtype.
     """
     numbers, mixed = dict(given.numbers), mixed_reads(scope.body, scope.dtype)
 
     def of(part: Scalar) -> Num | None:
-        if not isinstance(part, Read) or not part.in_range() or part.tensor not in numbers:
+        if not isinstance(part, Read) or part.tensor not in numbers:
             return None
-        return Num(numbers[part.tensor])
+        value = numbers[part.tensor]
+        return Num(value) if part.in_range() or part.fill == value else None
 
     def leaf(part: Scalar) -> Scalar:
         return (is_float(scope.dtype) and part not in mixed and of(part)) or part

@@ -353,8 +353,24 @@ def product_of_type(world: World, kind: TensorType) -> Scope:
     return made
 
 
+def padded_broadcast(world: World) -> Tensor:
+    """``L_h sum_{c,k} {L_{c,h} z[c] * u[c]}[c, h + k - p] * w[c, k]``: a padded window on what
+    is the same at all places."""
+    channels, size, taps = world.extent(), world.extent(), world.choices.pick((2, 3))
+    inner_its = iterators((channels, size))
+    value: Scalar = Read(leaf(world, (channels,), "z"), (at(inner_its[0]),))
+    if chance(world.choices, 3):
+        value = product([value, Read(leaf(world, (channels,), "u"), (at(inner_its[0]),))])
+    inner = made_scope((channels, size), (), value)
+    padding = world.choices.pick((1, 1, 2))
+    h, c, k = (at(it) for it in iterators((size, channels, taps)))
+    image = Read(inner, (c, h + k - padding))
+    weights = Read(leaf(world, (channels, taps), "w"), (c, k))
+    return made_scope((size,), (channels, taps), product([image, weights]))
+
+
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
     looked_up, strided, banded, unfolded, part_of_sum, extreme, pieces, taps,
-    rearranged,
+    rearranged, padded_broadcast,
 )  # fmt: skip

@@ -3,6 +3,8 @@ edges of its conditions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eqsynth.calculus.inline import Inline, inline
@@ -41,7 +43,7 @@ def propose(world: World, scope: Scope) -> Inline:
         other = any_scope(world)
         if isinstance(other, Scope) and other.type != read.tensor.type:
             return Inline(read, other)
-    return Inline(read, whole(read.tensor))
+    return Inline(read, whole(read.tensor), chance(world.choices, 2))
 
 
 @by_turns
@@ -91,6 +93,20 @@ def beyond(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
     return Scope((extent,), (), read), Inline(read, inner)
 
 
+def bounded(inner: Scope, fill: float = 0.0) -> tuple[Scope, Inline]:
+    """The same, with ones that bound the inner body."""
+    scope, step = beyond(inner, fill)
+    return scope, replace(step, bounded=True)
+
+
+def broadcast_beyond(factor: Scalar) -> tuple[Scope, Inline]:
+    """``sum_k factor * {L_{i,j} x[i]}[i - 1, i + k - 1]``: a window with padding, over what
+    broadcasts."""
+    inner = Scope((4, 3), (), X)
+    read = Read(inner, (it(0, 6) - 1, it(0, 6) + it(1, 3) - 1))
+    return Scope((6,), (3,), Prod((factor, read))), Inline(read, inner, bounded=True)
+
+
 def beyond_both(second: Index) -> tuple[Scope, Inline]:
     """A scope that reads ``L[a<2, b<2] x[a] * y[second]`` one element beyond both axes."""
     factors = Read(leaf("a", 2), (it(0, 2),)), Read(leaf("b", 2), (second,))
@@ -136,6 +152,13 @@ def over(body: Scalar, read: Read, reducer: str = "sum", reduced: int = 0) -> tu
         ("outside", beyond(Scope((4,), (), Num(2)))),
         ("outside", on_diagonal(3, 3)),
         ("outside", beyond_both(it(0, 2) - it(1, 2))),
+        # A fill that isn't 0, what isn't finite outside, what isn't a product, and integers.
+        ("outside", bounded(Scope((4,), (), Prod((BIAS, BIAS))), 1.5)),
+        ("outside", bounded(Scope((4,), (), Prod((BIAS, NEAR))))),
+        ("outside", bounded(Scope((4,), (), Read(leaf("x", 1), (Index(0),), INF)))),
+        ("outside", bounded(Scope((4,), (), Sum((X, BIAS))))),
+        ("outside", bounded(Scope((4,), (), Call("exp", (BIAS,))))),
+        ("outside", bounded(Scope((4,), (), Read(leaf("u", 1, dtype="uint8"), (Index(0),))))),
         ("reduces", over(Call("relu", (SUM,)), SUM)),
         ("reduces", over(Sum((SUM, BIAS)), SUM)),
         ("reduces", over(SUM, SUM, "max", 4)),
@@ -165,6 +188,10 @@ def test_a_condition_that_fails_is_named(condition: str, case: tuple[Scope, Inli
     [
         beyond(Scope((4,), (), Prod((X, BIAS)))),
         beyond(SUMMED),
+        bounded(Scope((4,), (), BIAS)),
+        bounded(Scope((4,), (2,), Prod((BIAS, Read(leaf("w", 2), (it(1, 2),)))))),
+        bounded(Scope((4,), (), Prod((X, BIAS)))),
+        broadcast_beyond(Read(leaf("w", 3), (it(1, 3),))),
         on_diagonal(3, 2),
         on_diagonal(2, 3),
         beyond(Scope((4,), (), Read(leaf("x", 4), (it(0, 4),), 1.5)), 1.5),

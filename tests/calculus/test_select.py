@@ -348,6 +348,19 @@ def test_a_number_has_the_value_of_the_read(body: Scalar) -> None:
     assert_one_value(scope, answer)
 
 
+def test_a_read_outside_is_the_number_if_that_is_its_fill() -> None:
+    """Of a concatenation with zeros the piece of zeros is read with zeros around it."""
+    place = (it(0, 3) - 1,)
+    known = Numbers(((full(), 2.0),))
+    scope = Scope((3,), (), Sum((FLOAT, Read(full(), place, 2.0))))
+    answer = number(scope, known)
+    assert not [tensor for tensor in tensors(answer.body) if isinstance(tensor, Op)]
+    assert_one_value(scope, answer)
+    with pytest.raises(LawError) as refused:
+        number(Scope((3,), (), Sum((FLOAT, Read(full(), place, 1.0)))), known)
+    assert refused.value.condition == "reads"
+
+
 def test_an_operand_of_numbers_alone_stays_a_read() -> None:
     """Without it, nothing would have a dtype."""
     tensor = full("int64", 2.0)

@@ -33,6 +33,7 @@ FIRES: dict[str, str] = {
     "one-hot-rows": "convert-of-converted-equality cast-definition",
     "one-hot-product": "convert-of-rows",
     "enlarged-convolution": "shared-places",
+    "conditioned-convolution": "broadcast-beyond",
     "parallel-convolutions": "common-factor derived-constants",
     "large-window": "sum-split window-split",
     "shared-input": "tanh-definition",

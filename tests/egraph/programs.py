@@ -426,6 +426,30 @@ def enlarged_convolution() -> Tensor:
     return op("Conv2d", image, weight("w", 3, 2, 3, 3), attrs=((1, 1), (1, 1), (1, 1), 1))
 
 
+def conditioned_convolution() -> Tensor:
+    """A padded convolution of an image beside one value a channel, the same at each pixel."""
+    condition = op("Expand", op("Reshape", leaf("z", 1, 6), attrs=((1, 6, 1, 1),)),
+        attrs=((1, 6, 4, 5),))  # fmt: skip
+    image = op("Concat", leaf("x", 1, 2, 4, 5), condition, attrs=(1,))
+    return op("Conv2d", image, weight("w", 2, 8, 3, 3), attrs=((1, 1), (1, 1), (1, 1), 1))
+
+
+def layer(x: Tensor) -> Tensor:
+    """``x @ w + b``."""
+    return op("Add", op("Matmul", x, weight("w", 3, 4)), weight("b", 4))
+
+
+def difference_of_layers() -> Tensor:
+    """One layer of two inputs: the bias falls away."""
+    return op("Sub", layer(leaf("x", 2, 3)), layer(leaf("y", 2, 3)))
+
+
+def mean_of_layers() -> Tensor:
+    """The mean of two stacked layers: a sum of sums that a derivation makes."""
+    layers = [op("Reshape", layer(leaf(n, 2, 3)), attrs=((1, 2, 4),)) for n in "xy"]
+    return op("ReduceMean", op("Concat", *layers, attrs=(0,)), attrs=((0,), 0))
+
+
 def looked_up_rows() -> Tensor:
     """Rows of a product, picked by ids, and a product of rows of a table, picked by ids."""
     ids = leaf("ids", 2, dtype="int64")
@@ -541,6 +565,9 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "one-hot-rows": one_hot_rows,
     "one-hot-product": one_hot_product,
     "enlarged-convolution": enlarged_convolution,
+    "conditioned-convolution": conditioned_convolution,
+    "difference-of-layers": difference_of_layers,
+    "mean-of-layers": mean_of_layers,
     "sum-of-slices": sum_of_slices,
     "parallel-convolutions": parallel_convolutions,
     "large-window": lambda: conv(weight("w", 2, 3, 5, 4), (1, 1), (2, 1), (1, 1)),

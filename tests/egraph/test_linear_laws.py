@@ -69,6 +69,20 @@ def test_a_sum_of_terms_is_reduced_term_by_term(turn: int) -> None:
     holds(turn, lambda scope: some(end(linear.term_split(scope))), sums(), accepted=5)
 
 
+def test_a_number_of_sums_is_a_sum_and_equal_terms_fall_away() -> None:
+    """f + h - (g + h) = f - g, and a sum of sums without a number stays as it is."""
+    i = it(0, 3)
+    f, g, h = (x(i, shape=(3,), name=name) for name in "fgh")
+    scope = Scope((3,), (), Sum((f, h, Prod((Num(-1.0), Sum((g, h)))))))
+    found = end(linear.spread(scope))
+    assert found is not None and set(reads(found.body)) == {f, g}
+    assert_equal(scope, found)
+    assert linear.spread(found) is None
+    infinite = Call("reciprocal", (h,))
+    open_ = Scope((3,), (), Sum((infinite, Prod((Num(-1.0), Sum((g, infinite)))))))
+    assert linear.spread(open_) is None
+
+
 def test_constant_terms_meet() -> None:
     i, j = it(0, 3), it(1, 2)
     terms = (

@@ -343,6 +343,7 @@ ROWS: dict[str, Winner | Equal] = {
     "diagonal-is-product": Winner(known("diagonal-matrix"), "flops", 6),
     "gather-rows": LOOKED_UP,
     "shared-places": Winner(known("enlarged-convolution"), "flops", 1152),
+    "broadcast-beyond": Winner(known("conditioned-convolution"), "flops", 1960),
     "upsample-of-conv1x1": Winner(known("upsampled-product"), "flops", 5120),
     "convert-of-rows": Winner(known("one-hot-product"), "time", "Embedding"),
     "ungather-rows": LOOKED_UP,

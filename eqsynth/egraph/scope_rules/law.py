@@ -18,9 +18,13 @@ from eqsynth.rules import RuleSet
 
 
 def laws_of(rules: RuleSet) -> Mapping[str, Entry]:
-    """The laws of the rules of scopes, by the rules' names."""
+    """The laws of the rules of scopes, by the rules' names.
+
+    A rule of maps says what each element is, so it is asked of constants too: a diagonal matrix of
+    weights has to be seen where it is read. Ways to compute a sum aren't worth it for a constant.
+    """
     return {
-        rule.law: Entry(_due, stated=rule.scopes)
+        rule.law: Entry(_due, means=not rule.scopes.left.reducer, stated=rule.scopes)
         for rule in rules.rules
         if rule.scopes is not None and rule.kind == "law-request"
     }

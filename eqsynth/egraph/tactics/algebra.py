@@ -22,12 +22,14 @@ from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
     Later,
     flat,
+    flat_or_tight,
     inlinable,
     normalized,
     number_of,
     products_of,
     settled,
     some,
+    tight_products_of,
     underived,
     without_constants,
 )
@@ -78,22 +80,62 @@ def maps_of(view: View, ref: ClassRef) -> list[Scope]:
 
 
 def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    scope = flat(view, row)
+    scope = flat_or_tight(view, row)
     for factor in factors_of(scope.body):
         if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
             continue
-        if factor.tensor.constant:
-            continue  # a sum of constants is computed once
+        if factor.tensor.constant and scope.constant:
+            continue  # it is computed once
         others = {read.tensor for read in reads(scope.body)} - {factor.tensor}
         if normalized(view, factor.tensor) and not all(other.constant for other in others):
             continue  # a LayerNorm's scale and shift are distributed to weights only
         # The sum with the most terms first: it is the one in which everything is fused.
         inners = sorted(maps_of(view, factor.tensor), key=lambda s: -len(terms_of(s.body)))
         for inner in inners:
-            parts = contraction.distribute(scope, factor, inner, partial(_inlined, view))
+            parts = contraction.distribute(
+                scope, factor, inner, partial(_inlined, view), partial(_is_of_rows, view),
+                partial(_broadcasts, view),
+            )  # fmt: skip
             if parts is not None:
                 return [parts]
     raise Later
+
+
+def broadcast_beyond(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    scope = flat(view, row)
+    for read in factors_of(scope.body):
+        if isinstance(read, Read) and not read.in_range() and not read.tensor.constant:
+            for inner in maps_of(view, _class(read)):
+                if linear.broadcasts_beyond(read, inner):
+                    if answer := path(scope, Inline(read, inner, bounded=True)):
+                        return [answer]
+    raise Later
+
+
+def _broadcasts(view: View, terms: Sequence[Scalar]) -> bool:
+    """Whether a term reads a tensor outside of it, along an axis on which it is the same."""
+    return any(
+        linear.broadcasts_beyond(factor, inner)
+        for term in terms
+        for factor in factors_of(term)
+        if isinstance(factor, Read) and not factor.tensor.constant
+        for inner in maps_of(view, _class(factor))
+    )
+
+
+def _is_of_rows(view: View, part: Scalar) -> bool:
+    """Whether a product is worth computing for the rows of a table, of which it reads picked ones.
+
+    It is so if the table and all other factors are constant, or if rows are picked often."""
+    factors = [factor for factor in factors_of(part) if isinstance(factor, Read)]
+    for factor in factors:
+        others = [other for other in factors if other is not factor]
+        constant = all(other.tensor.constant for other in others)
+        for op in view.operators(_class(factor)):
+            if op.name == "Embedding":
+                if (op.args[0].constant and constant) or selection.picks_often(op):
+                    return True
+    return False
 
 
 def _inlined(view: View, scope: Scope) -> Iterator[Scope]:
@@ -176,8 +218,10 @@ def reaches(scope: Scope, ref: ClassRef, members: Mapping[Tensor, Tensor]) -> bo
 
 def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = settled(view, row)
-    if scope is None or opened_sum(view, scope):
-        raise Later
+    opened = opened_sum(view, scope) if scope else None
+    if scope is None or (opened and scope not in view.derived):
+        raise Later  # the sum in which all is inlined is asked about, once fusion has made it
+    start = opened or Path(scope)
 
     # A sum that distribution made must not be factored back to the product it was made from.
     known = products_of(view, row[0]) if scope in view.derived else []
@@ -187,8 +231,10 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
         # A tensor of ones only marks where a window lies; taking it out saves nothing.
         return read.tensor not in before and number_of(view, read.tensor) is None
 
-    steps = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
-    return [answer for step in steps if (answer := path(scope, step))]
+    steps = common_factor(
+        start.scope, lambda read: tight_products_of(view, _class(read)), is_factor
+    )
+    return [answer for step in steps if (answer := start.then(step))]
 
 
 def opened_sum(view: View, scope: Scope) -> Path | None:
@@ -374,7 +420,9 @@ def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    scope = underived(view, row)
+    # Also of derived scopes: of ``cat(rows, x) @ w`` the part with the rows is one.
+    if (scope := settled(view, row)) is None:
+        raise Later
     for read in factors_of(scope.body):
         if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
             for op in view.operators(read.tensor):

@@ -18,8 +18,10 @@ from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.conditions import is_product, support
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
+from eqsynth.calculus.same import Same
 from eqsynth.egraph.tactics.moving import termwise
 from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.splitting import read_terms
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
@@ -154,40 +156,67 @@ def _joined(first: int, rest: int, links: Sequence[Sequence[bool]]) -> bool:
 
 
 def distribute(
-    scope: Scope, read: Read, inner: Scope, opened: Callable[[Scope], Iterable[Scope]]
+    scope: Scope,
+    read: Read,
+    inner: Scope,
+    opened: Callable[[Scope], Iterable[Scope]],
+    of_rows: Callable[[Scalar], bool] = lambda _part: False,
+    padded: Callable[[Sequence[Scalar]], bool] = lambda _terms: False,
 ) -> Path | None:
     """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, if that is less work.
 
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
-    concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), or is
-    a product of three and more tensors that another order computes with at most one in ``FEWER`` of
-    the points of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much
-    work as the whole: apart from the others, it may be optimized further. If two were allowed,
-    every linear map would be tried inside every sum.
+    concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), reads
+    picked rows of a constant or a smaller table (a node at each of its edges), or is a product of
+    three and more tensors that another order computes with at most one in ``FEWER`` of the points
+    of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
+    whole: apart from the others, it may be optimized further. If two were allowed, every linear map
+    would be tried inside every sum.
+
+    A sum of constants is computed once, so it is distributed only if that leaves out most zeros:
+    ``x @ block_diag(a, b, c)`` is three products, with a third of the work together.
 
     Args:
-        read: a factor of the product that is always in range.
+        read: a factor of the product.
         inner: the sum that ``read`` reads.
         opened: returns scopes that are equal to a product, with reads of other products inlined.
+        padded: whether terms are worth taking apart where ``read`` goes outside of the sum, which
+            all terms are zero outside of: each becomes a window with padding.
+        of_rows: whether a product reads picked rows of a table and is worth computing for the rows
+            of the table.
     """
     factors, terms = list(factors_of(scope.body)), terms_of(inner.body)
-    if not is_product(scope) or not scope.reduction or read not in factors or not read.in_range():
+    if not is_product(scope) or not scope.reduction or read not in factors:
         return None
     if inner.reduction or len(terms) < 2 or not all(_is_monomial(term) for term in terms):
         return None
     factors.remove(read)
     moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms]
+    if not read.in_range() and not (moved == read_terms(read, inner) and padded(moved)):
+        return None
     parts = [product([*factors, term]) for term in moved]
     whole, ordered = math.prod(scope.extents), in_best_order(scope)
+    # x[i] - x[i] is 0 before a product, and a rounding after it.
+    adds = not any(isinstance(f, Num) and f.value < 0 for t in terms for f in factors_of(t))
+
+    def open_(part: Scalar) -> Iterable[Scope]:
+        return opened(Scope(scope.traversal, scope.reduction, part))
 
     def is_less(part: Scalar) -> bool:
-        if _work(part) < whole or _is_constant(part):
+        if _work(part) < whole or _is_constant(part) or (adds and of_rows(part)):
             return True
-        own = Scope(scope.traversal, scope.reduction, part)
-        return any(FEWER * in_best_order(other) <= ordered for other in opened(own))
+        return any(FEWER * in_best_order(other) <= ordered for other in open_(part))
 
-    if sum(not is_less(part) for part in parts) > 1:
+    if read.tensor.constant:
+        # A piece may be a view of zeros around a smaller piece.
+        works = [min(map(_work, [part, *(o.body for o in open_(part))])) for part in parts]
+        if FEWER * sum(works) > whole:
+            return None
+    elif sum(not is_less(part) for part in parts) > 1:
         return None
+    if not read.in_range():
+        apart = termwise(Scope(scope.traversal, scope.reduction, total(parts))).other
+        return path(scope, Same(apart, ((read.tensor, inner),)))
     inlined = path(scope, Inline(read, inner))
     split = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
     return split and split.then(termwise(split.scope))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from eqsynth.calculus import conditions
 from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.scope_rules.matching import is_delta
-from eqsynth.egraph.tactics import algebra, merging
+from eqsynth.egraph.tactics import algebra, linear, merging
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
     Later,
@@ -55,7 +55,8 @@ def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if views is not None:
         return [views]
     opened = algebra.opened_sum(view, scope)
-    found = [] if opened is None else [opened]
+    # {a + c} - {b + c} is a - b, whose terms have factors in common.
+    found = [] if opened is None else [opened.along(linear.spread) or opened]
     steps = opened.steps if opened is not None else ()
     members = {step.read.tensor for step in steps if isinstance(step, Inline)}
     whole, fused = Path(scope), set[Tensor]()

@@ -2,6 +2,7 @@
 
     term_split     sum_y (f + g)       ->  {sum_y f} + {sum_y g}
     like_terms     2*f + 3*f           ->  5*f
+    spread         f - (g + h)         ->  f - g - h
     fold_terms     f + c(j) + d(j)     ->  f + {L_j c + d}[j]         c, d constant
     quotient       L_h f(h // 2)       ->  L_h {L_u f(u)}[h // 2]
     invariants     f(i, j) * g(i)      ->  {L f}[i, j] * {L_i g}[i]   g a function
@@ -79,6 +80,28 @@ def like_terms(scope: Scope) -> Path | None:
     return path(scope, Rearrange(collected))
 
 
+def spread(scope: Scope) -> Path | None:
+    """``L_x f + c*(g + h) = L_x f + c*g + c*h``, c a number, and like terms as one.
+
+    None if no number multiplies a sum. Terms whose numbers add up to 0 fall away, and with them
+    what their difference would have been rounded to.
+    """
+    if not isinstance(scope.body, Sum) or not is_float(scope.dtype):
+        return None
+    terms: list[Scalar] = []
+    for term in scope.body.terms:
+        factors = factors_of(term)
+        sums = [factor for factor in factors if isinstance(factor, Sum)]
+        others = [factor for factor in factors if not isinstance(factor, Sum)]
+        if len(sums) == 1 and others and all(isinstance(factor, Num) for factor in others):
+            terms += [product([*others, inner]) for inner in sums[0].terms]
+        else:
+            terms.append(term)
+    if len(terms) == len(scope.body.terms):
+        return None
+    return path(scope, Rearrange(total(_collected(terms))))
+
+
 def fold_terms(scope: Scope) -> Path | None:
     """``L_{i,j} f + c(j) + d(j) = L_{i,j} f + {L_j c + d}[j]``, c and d constant: computed once.
 
@@ -98,6 +121,18 @@ def is_constant(term: Scalar) -> bool:
     """Whether a term reads tensors, and only constant ones."""
     found = [leaf for leaf in leaves(term) if isinstance(leaf, Read)]
     return bool(found) and all(leaf.tensor.constant for leaf in found)
+
+
+def broadcasts_beyond(read: Read, inner: Scope) -> bool:
+    """Whether a read leaves ``inner`` along an axis on which it is the same everywhere.
+
+    ``L_{c,h} z[c]``, read at ``h + k - 1``: an image of one value a channel, with padding.
+    """
+    used = {it.slot for it in iterators(inner.body)}
+    return any(
+        axis not in used and not (index.range()[0] >= 0 and index.range()[1] < extent)
+        for axis, (index, extent) in enumerate(zip(read.index, inner.traversal, strict=True))
+    )
 
 
 def quotient(scope: Scope) -> Path | None:

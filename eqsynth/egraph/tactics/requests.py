@@ -15,13 +15,13 @@ from eqsynth.calculus import conditions
 from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.encode import scope_as
-from eqsynth.egraph.scope_rules.matching import is_selected
+from eqsynth.egraph.scope_rules.matching import is_selected, zeros_outside
 from eqsynth.egraph.tactics import merging, phases, reductions, selection, substitution
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.view import View
 from eqsynth.expansion.expanded import Expand
 from eqsynth.ir.normal import canonical, remembered
-from eqsynth.ir.scalar import Read, factors_of, reads
+from eqsynth.ir.scalar import Read, factors_of, reads, tensors
 from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
 
 
@@ -114,7 +114,10 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     Of a constant e-class, a scope that isn't constant inlines only sums: a scaled weight (a map)
     stays folded, so that it is computed once. A constant scope inlines only maps: a sum that was
     inlined would not be factored out again, while scaled weights should meet.
-    Views are inlined in either case.
+    Views are inlined in either case, and a constant with a diagonal in it (``kron(eye(n), a)``), of
+    which most elements are zeros that needn't be multiplied. A scope that a law still has to put
+    in order isn't inlined: of ``x[(l - k) // 2]`` where 2 divides l - k, a transposed convolution,
+    the pooling after it reads ``x[l // 2]``.
     """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         # An input or weight isn't computed; its scopes are views of views that lead back to it.
@@ -126,13 +129,28 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
         for scope in view.scopes(ref)
         if scope not in view.derived
         and conditions.is_product(scope)
-        and (not ref.constant or bool(scope.reduction) != constant or conditions.is_view(scope))
+        and (ref.constant or not _waits(scope))
+        and (
+            not ref.constant
+            or bool(scope.reduction) != constant
+            or conditions.is_view(scope)
+            or _has_diagonal(scope)
+        )
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
     ]
-    # Views come last, and views of a view of `ref` last of all: a matrix may be a view of its own
-    # reshape, which would lead back.
+    # A matrix may be a view of its own reshape, which leads back: a tensor that is computed is read
+    # as it is, and not as a view of its view. Other views come last.
+    if any(not conditions.is_view(scope) for scope in view.scopes(ref)):
+        found = [scope for scope in found if not _comes_back(view, ref, scope)]
     return sorted(found, key=lambda s: (conditions.is_view(s), _comes_back(view, ref, s)))
+
+
+def _has_diagonal(scope: Scope) -> bool:
+    """Whether an elementwise product is zero except where two indices are equal."""
+    return not scope.reduction and any(
+        True for factor in factors_of(scope.body) for _ in zeros_outside(factor)
+    )
 
 
 def _comes_back(view: View, ref: ClassRef, scope: Scope) -> bool:
@@ -215,6 +233,37 @@ def flats(view: View, ref: ClassRef) -> list[Scope]:
 def products_of(view: View, ref: ClassRef) -> list[Scope]:
     """The flat products of a class that don't read the class itself."""
     return [scope for scope in flats(view, ref) if all(r.tensor != ref for r in reads(scope.body))]
+
+
+def tight_products_of(view: View, ref: ClassRef) -> list[Scope]:
+    """The flat products of a class that don't read the class itself, and their strictest boxes.
+
+    The box of a flat product may be larger than where its reads are in range. Its strictest box is
+    a derived scope: ``sum[k<12] x[i, k - 6] w[j, k]`` is ``sum[k<6] x[i, k] w[j, k + 6]``, which
+    reads ``x`` as other terms do."""
+    flat = products_of(view, ref)
+    loose = [scope for scope in flat if not all(map(Read.in_range, reads(scope.body)))]
+    beyond = {frozenset(tensors(scope.body)) for scope in loose}
+    return flat + [
+        scope
+        for scope in (view.scopes(ref) if beyond else ())
+        if scope in view.derived
+        and conditions.is_product(scope)
+        and canonical(scope) == scope
+        and frozenset(tensors(scope.body)) in beyond
+        and all(map(Read.in_range, reads(scope.body)))
+    ]
+
+
+def flat_or_tight(view: View, row: Sequence[Any]) -> Scope:
+    """The request's scope, also if it is the strictest box of a flat product.
+
+    Raises:
+        Later: as for :func:`flat`."""
+    scope = settled(view, row)
+    if scope in view.derived and scope in tight_products_of(view, row[0]):
+        return scope
+    return flat(view, row)
 
 
 def number_of(view: View, tensor: Tensor) -> float | None:

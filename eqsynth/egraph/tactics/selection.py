@@ -19,6 +19,9 @@ from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, tensors
 from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
+# A product with gathered rows is computed for the rows of the table if each is picked so often.
+OFTEN = 2
+
 
 def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Path | None:
     """Replace each read of a tensor whose elements are all one number by that number.
@@ -36,7 +39,8 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
 
     Also of rows that are added, ``sum_{n,k} t[ids[i, n], k] f(k, j)``: n stays in a sum over rows
     of the table. Only where ``t`` and ``f`` are constant: their product is then a table that is
-    computed once, and each run only gathers its rows.
+    computed once, and each run only gathers its rows. Or where the rows are picked many times: of a
+    graph with more edges than nodes, what is linear in a node is computed for each node.
 
     Args:
         read: the factor of ``scope`` that reads the gathered rows.
@@ -56,7 +60,10 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     others = [*factors, Read(table, (Index(0), *read.index[width:]))]
     if any(chosen & iterators(f) for f in others):
         return None
-    if not all(isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant) for f in others):
+    constant = all(
+        isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant) for f in others
+    )
+    if not constant and not picks_often(gathered):
         return None
     rest = [it for it in traversal_iterators(scope) if it not in chosen]
     value = It(len(scope.extents), table.shape[0])
@@ -69,6 +76,12 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     added = [it for it in reduction_iterators(scope) if it in chosen]
     rows_ = scope_over(traversal_iterators(scope), added, by_rows)
     return path(scope, Match(rows_, ((read.tensor, gathered),)))
+
+
+def picks_often(gathered: Op) -> bool:
+    """Whether an embedding picks a row of its table ``OFTEN`` times or more on average."""
+    table, ids = gathered.args
+    return OFTEN * table.shape[0] <= math.prod(ids.shape)
 
 
 def _embedded(table: Scope, ids: Tensor) -> Tensor:

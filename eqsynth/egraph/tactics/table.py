@@ -312,6 +312,7 @@ LAWS: Final[dict[str, Entry]] = {
     "shared-places": Entry(_shared_places),
     "rfactor": Entry(_rfactor),
     "distribute": Entry(algebra.distribute),
+    "broadcast-beyond": Entry(algebra.broadcast_beyond, again=True),
     "expand": Entry(expanding.expand, numerics="proof", means=True, again=True),
     "expand-cancels": Entry(
         expanding.expand_cancels, numerics="proof-cancels", means=True, again=True

@@ -1,0 +1,153 @@
+"""Products with structured operands: a search finds the FLOPs that the structure needs.
+
+A row is a program, with the FLOPs of its best form. Every member of its e-graph is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from eqsynth.egraph.saturation import saturate_terms
+from eqsynth.egraph.schedule import DEFAULT_PHASES
+from eqsynth.ir.tensor import Tensor
+from eqsynth.testing.consistency import assert_egraph_consistent
+from tests.egraph.programs import LIMITS, RULES, least_flops, weight
+from tests.terms import leaf, op
+
+# m rows of n elements, and products with p columns.
+M, N, P = 3, 4, 5
+IDS = leaf("ids", M, dtype="int64")
+X, Y = leaf("x", M, N), leaf("y", M, N)
+
+
+def product_of(*pieces: Tensor) -> Tensor:
+    """``cat(pieces, -1) @ w``."""
+    rows = sum(piece.shape[-1] for piece in pieces)
+    return op("Matmul", op("Concat", *pieces, attrs=(1,)), weight("w", rows, P))
+
+
+def embedded(name: str) -> Tensor:
+    return op("Embedding", weight(name, 7, N), IDS)
+
+
+def layer(x: Tensor) -> Tensor:
+    """``x @ w + b``."""
+    return op("Add", op("Matmul", x, weight("w", N, P)), weight("b", P))
+
+
+def mean_of(*layers: Tensor) -> Tensor:
+    stacked = [op("Reshape", one, attrs=((1, M, P),)) for one in layers]
+    return op("ReduceMean", op("Concat", *stacked, attrs=(0,)), attrs=((0,), 0))
+
+
+def zeros(*shape: int) -> Tensor:
+    return op("Full", attrs=(shape, 0.0, "float32"))
+
+
+def identity(size: int) -> Tensor:
+    i, j = (op("Iota", attrs=((size, size), axis, "int64")) for axis in (0, 1))
+    return op("Cast", op("Equal", i, j), attrs=("float32",))
+
+
+def block_diagonal(*blocks: Tensor) -> Tensor:
+    sizes = [block.shape[0] for block in blocks]
+    rows = [
+        op("Concat", *[block if n == m else zeros(sizes[n], size) for m, size in enumerate(sizes)],
+           attrs=(1,))
+        for n, block in enumerate(blocks)
+    ]  # fmt: skip
+    return op("Concat", *rows, attrs=(0,))
+
+
+def kron_with_identity(count: int, block: Tensor) -> Tensor:
+    size = block.shape[0]
+    apart = op("Reshape", identity(count), attrs=((count, 1, count, 1),))
+    along = op("Reshape", block, attrs=((1, size, 1, size),))
+    return op("Reshape", op("Mul", apart, along), attrs=((count * size, count * size),))
+
+
+def diagonal_filters(channels: int) -> Tensor:
+    """Weights of a dense convolution that are zero but for one input channel a filter."""
+    at = op("Reshape", op("Equal", *(op("Iota", attrs=((channels, channels), axis, "int64"))
+        for axis in (0, 1))), attrs=((channels, channels, 1, 1),))  # fmt: skip
+    filters = op("Reshape", weight("k", channels, 3, 3), attrs=((channels, 1, 3, 3),))
+    return op("Where", at, filters, op("Full", attrs=((), 0.0, "float32")))
+
+
+def picked(name: str) -> Tensor:
+    """Rows of ``x``, each of them three times on average."""
+    return op("Embedding", X, leaf(name, 3 * M, dtype="int64"))
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
+    # x @ (w1 + w2)
+    "twice": (lambda: product_of(X, X), 2 * M * N * P),
+    # x @ (w1 - w2)
+    "negated": (lambda: product_of(X, op("Neg", X)), 2 * M * N * P),
+    # x @ (w1 + w3) + y @ w2
+    "around": (lambda: product_of(X, Y, X), 2 * 2 * M * N * P),
+    # embedding(t @ w1, ids) + embedding(u @ w2, ids)
+    "rows": (lambda: product_of(embedded("t"), embedded("u")), M * P),
+    # (x - y) @ w
+    "difference": (lambda: op("Sub", layer(X), layer(Y)), M * N + 2 * M * N * P),
+    # (x + y) @ (w / 2) + b
+    "mean": (lambda: mean_of(layer(X), layer(Y)), M * N + 2 * M * N * P + M * P),
+    # embedding(t @ w1, ids) + x @ w2
+    "rows-beside": (lambda: product_of(embedded("t"), X), 2 * M * N * P + M * P),
+    # cat(x1 @ a, x2 @ b, x3 @ c)
+    "block-diagonal": (
+        lambda: op("Matmul", leaf("x", M, 9), block_diagonal(*(weight(n, 3, 3) for n in "abc"))),
+        3 * 2 * M * 3 * 3,
+    ),
+    # a for each block of rows
+    "kron": (
+        lambda: op("Matmul", leaf("x", M, 12), kron_with_identity(3, weight("a", 4, 4))),
+        3 * 2 * M * 4 * 4,
+    ),
+    # a depthwise convolution
+    "diagonal-filters": (
+        lambda: op("Conv2d", leaf("x", 1, 4, 5, 5), diagonal_filters(4),
+            attrs=((1, 1), (1, 1), (1, 1), 1)),
+        2 * 4 * 25 * 9,
+    ),
+    # one value for each window: x @ sum(w)
+    "pooled-transposed-convolution": (
+        lambda: op("AvgPool2d", op("ConvTranspose2d", leaf("x", 1, 3, 4, 4),
+            weight("w", 3, 2, 2, 2), attrs=((2, 2), (0, 0), (0, 0), (1, 1), 1)),
+            attrs=((2, 2), (2, 2), (0, 0), (1, 1))),
+        2 * 16 * 3 * 2,
+    ),
+    # two products a node, and not one an edge
+    "edges": (lambda: product_of(picked("i"), picked("j")), 2 * 2 * M * N * P + 3 * M * P),
+    "sums-of-edges": (
+        lambda: op("Matmul", op("Add", picked("i"), picked("j")), weight("w", N, P)),
+        2 * M * N * P + 3 * M * P,
+    ),
+    # x @ (w1 @ v1) + y @ (w1 @ v2) + c
+    "layers-beside": (
+        lambda: op("Matmul", op("Concat", layer(X), layer(Y), attrs=(1,)), weight("v", 2 * P, 1)),
+        2 * 2 * M * N + M,
+    ),
+    # x @ ((w1 + w2) @ v) + y @ .. + c: a layer that is reshaped is read as it is
+    "mean-of-layers": (
+        lambda: op("Matmul", mean_of(layer(X), layer(Y)), weight("v", P, 1)),
+        M * N + 2 * M * N + M,
+    ),
+    # embedding(t @ w, i) + embedding(u @ w, j)
+    "sum-of-rows": (
+        lambda: op("Matmul", op("Add", embedded("t"), embedded("u")), weight("w", N, P)), M * P
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_structure_is_used(name: str) -> None:
+    program, least = PROGRAMS[name]
+    graph = saturate_terms((program(),), RULES, DEFAULT_PHASES, LIMITS, True)
+    assert graph.stop == "saturated"
+    # Additions of parts that are zero elsewhere may stand in steps of their own.
+    assert least <= least_flops(graph) <= least + 2 * M * 9
+    assert_egraph_consistent(graph, seed=5)
