@@ -380,6 +380,7 @@ _OPERATORS: Final[dict[str, Function]] = {
     "ReduceProd": _reduce(_prod),
     "ReduceMean": _reduce(torch.mean),
     "Softmax": _softmax,
+    "CumSum": torch.cumsum,
     "MaxPool2d": _max_pool,
     "AvgPool2d": _avg_pool,
     "LayerNorm": _layer_norm,

@@ -20,6 +20,7 @@ from eqsynth.rules.scope_rules.syntax import (
     ANY,
     Absent,
     Apply,
+    AtMost,
     Body,
     Broadcasts,
     Compare,
@@ -187,6 +188,11 @@ def _body(body: Body, given: Binding, world: World) -> Scalar:
                 return _equality(given.index(left), given.index(right), world)
             except NoFit:
                 raise Rejected("no index") from None
+        case AtMost(left=left, right=right):
+            try:
+                return _order(given.index(left), given.index(right), world)
+            except NoFit:
+                raise Rejected("no index") from None
         case Apply(fn=fn, args=args):
             return Call(fn, tuple(_body(arg, given, world) for arg in args))
         case Plus(parts=parts):
@@ -204,3 +210,11 @@ def _equality(left: Index, right: Index, world: World) -> Scalar:
     if chance(world.choices, 3):
         u = -u
     return Read(leaf(world, (1,), world.choices.pick("tw")), (u,))
+
+
+def _order(low: Index, high: Index, world: World) -> Scalar:
+    """``[low <= high]``, as one of the four comparisons."""
+    fn = world.choices.pick(("le", "lt", "ge", "gt"))
+    above = high + (fn in ("lt", "gt"))
+    sides = (low, above) if fn in ("le", "lt") else (above, low)
+    return Call(fn, tuple(map(Value, sides)))

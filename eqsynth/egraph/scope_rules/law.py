@@ -20,7 +20,7 @@ from eqsynth.rules import RuleSet
 def laws_of(rules: RuleSet) -> Mapping[str, Entry]:
     """The laws of the rules of scopes, by the rules' names."""
     return {
-        rule.law: Entry(_due, stated=rule.scopes)
+        rule.law: Entry(_due, means=rule.scopes.constants, stated=rule.scopes)
         for rule in rules.rules
         if rule.scopes is not None and rule.kind == "law-request"
     }

@@ -11,7 +11,8 @@
 
 So the rule is a law with the rule's name, requested and explained like any law. With ``:gives
 derived`` its answers are marked as results of a derivation (ARCHITECTURE.md, the normal form). With
-``:choose first`` a scope that matches in several ways gets one answer.
+``:choose first`` a scope that matches in several ways gets one answer. With ``:constants too`` the
+rule is asked of constant scopes as well, because its answer says what they are.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from eqsynth.rules.scope_rules.parser import parse
 from eqsynth.rules.scope_rules.syntax import ANY, Plus, ScopeRule, Times
 
 HEAD: Final = "rule-of-scopes"
-_OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives", ":choose")
+_OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives", ":choose", ":constants")
 # Option -> the only word that it may have.
-_WORDS: Final = {":gives": "derived", ":choose": "first"}
+_WORDS: Final = {":gives": "derived", ":choose": "first", ":constants": "too"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def expand(form: Form) -> Expanded:
         if given != word:
             raise form.error(f"{option} {given} is unknown", form.find(given), expected=word,
                              hint="Leave it out.")  # fmt: skip
-    rule = replace(rule, first=":choose" in options)
+    rule = replace(rule, first=":choose" in options, constants=":constants" in options)
     forms = tuple(replace(form, head=text.split()[0].lstrip("("), text=text)
                   for text in _texts(rule, name, ruleset, ":gives" in options))  # fmt: skip
     return Expanded(rule, options.get(":numerics", ""), forms)

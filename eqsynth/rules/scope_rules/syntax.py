@@ -80,6 +80,14 @@ class Equals:
 
 
 @dataclass(frozen=True)
+class AtMost:
+    """``[a <= b]``: 1 if the condition holds, otherwise 0."""
+
+    left: Place
+    right: Place
+
+
+@dataclass(frozen=True)
 class Within:
     """``[low <= value < high]``: 1 if the condition holds, otherwise 0."""
 
@@ -132,7 +140,7 @@ class Inner:
     body: Body
 
 
-Body = Number | Variable | Equals | Within | Apply | Plus | Times | Inner
+Body = Number | Variable | Equals | AtMost | Within | Apply | Plus | Times | Inner
 
 # ---- rules --------------------------------------------------------------------------
 
@@ -203,6 +211,7 @@ class ScopeRule:
         bodies: the variables for bodies, each with the named iterators that it may use.
         indices: the variables for indices.
         first: whether only the first of several matches is used, since the others follow from it.
+        constants: whether the rule is asked of constant scopes too, since it says what they are.
     """
 
     text: str
@@ -212,6 +221,7 @@ class ScopeRule:
     bodies: tuple[tuple[str, tuple[str, ...]], ...]
     indices: tuple[str, ...]
     first: bool = False
+    constants: bool = False
 
 
 def subterms(body: Body) -> Iterator[Body]:
