@@ -20,6 +20,7 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import (
     Call,
+    Cast,
     Num,
     Prod,
     Read,
@@ -273,8 +274,10 @@ def _solved(pattern: Equals, u: Index, given: Binding) -> Iterator[Binding]:
 
 
 def _ordered(pattern: AtMost, scalar: Scalar, given: Binding) -> Iterator[Binding]:
-    """Match an order of two indices, ``0 <= u``, as ``[a <= a + u]``."""
-    u, place = not_negative(scalar), pattern.right
+    """Match an order of two indices, ``0 <= u``, as ``[a <= a + u]``; also one that was converted to
+    a number."""
+    order = scalar.arg if isinstance(scalar, Cast) else scalar
+    u, place = not_negative(order), pattern.right
     if u is None:
         return
     try:

@@ -78,18 +78,25 @@ def _bounds(view: View, scope: Scope) -> Iterator[_Bound]:
     for factor in factors_of(scope.body):
         if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
             continue
-        if len(factor.index) != 1 or factor.fill != 0 or number_of(view, factor.tensor) != 1.0:
+        if factor.fill != 0 or number_of(view, factor.tensor) != 1.0:
             continue
-        (index,), (extent,) = factor.index, factor.tensor.shape
+        (index,) = factor.index
         over = [it for it in index.iterators() if it in reduced]
-        low, high = index.range()
-        if len(over) != 1 or low >= 0 or high >= extent:
+        if len(over) != 1 or not is_one_sided(factor):
             continue
         (it,) = over
         step = index.coefficient(it.slot)
         rest = index - bare(it) * step
         if abs(step) == 1 and rest.terms and it not in rest.iterators():
             yield _Bound(factor, it, rest if step < 0 else -rest, step > 0)
+
+
+def is_one_sided(read: Read) -> bool:
+    """Whether the read has one index, which may be below the tensor, and is never beyond it."""
+    if len(read.index) != 1:
+        return False
+    low, high = read.index[0].range()
+    return low < 0 <= high < read.tensor.shape[0]
 
 
 def _running(scope: Scope, bound: _Bound) -> tuple[Tensor, Op] | None:
