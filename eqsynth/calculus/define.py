@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from eqsynth.calculus import checking
@@ -139,28 +139,20 @@ def _copy(tensor: Tensor) -> Scope:
 def with_numbers(scope: Scope) -> Scope:
     """Replace reads by numbers: a read that is always outside of its tensor by its fill, and a read
     of ``full(v)`` by ``v``. Each has only operands of its own dtype beside it: a number takes the
-    dtype of its neighbours, so that ``uint8 + float`` would become a sum modulo 256.
-
-    A read of ``full(v)`` that may be outside gets the smallest tensor that has all elements which
-    are read: ``full((8,), v)[i - k] = full((4,), v)[i - k]`` for i < 4. An index outside of the new
-    tensor is negative, or beyond the old tensor too, since an axis is shortened only to where no
-    index is beyond its new end."""
+    dtype of its neighbours, so that ``uint8 + float`` would become a sum modulo 256."""
     mixed = mixed_reads(scope.body, scope.dtype)
 
     def leaf(part: Scalar) -> Scalar:
         if not isinstance(part, Read) or part in mixed or part.tensor.dtype != scope.dtype:
             return part
         tensor = part.tensor
-        ranges = [*zip((index.range() for index in part.index), tensor.shape, strict=True)]
+        ranges = zip((index.range() for index in part.index), tensor.shape, strict=True)
         if any(high < 0 or low >= extent for (low, high), extent in ranges):
             return Num(part.fill)
         match tensor:
             case Op("Full", attrs=(_, float() as value, scope.dtype)) if part.in_range():
                 return Num(value)
-            case Op("Full", attrs=(_, float() as value, scope.dtype)):
-                reached = tuple(min(extent, high + 1) for (_, high), extent in ranges)
-                tensor = Op("Full", (), (reached, value, scope.dtype))
-        return replace(part, tensor=tensor)
+        return part
 
     body = rewrite_leaves(scope.body, leaf) if is_float(scope.dtype) else scope.body
     if body == scope.body:

@@ -18,7 +18,7 @@ from eqsynth.egraph.defined_shape import shape_of
 from eqsynth.egraph.encode import decode_tensor
 from eqsynth.errors import EqsynthError, ShapeError, UnsupportedOperatorError
 from eqsynth.ir.notation import instantiate
-from eqsynth.ir.operators import OPERATORS, Attr, AttrKind, Operator
+from eqsynth.ir.operators import Attr, AttrKind, Operator
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import Input, Op, Tensor
 from eqsynth.ir.types import Shape, TensorType
@@ -206,23 +206,12 @@ def comprehension(op: Op, meanings: Mapping[str, tuple[Case, ...]]) -> Defining 
         bound = _bound(case, values, {case.root: op})
         if bound is not None:
             try:
-                tensors = tuple(evaluate(case.value.tensors, bound, _constant))
+                tensors = tuple(evaluate(case.value.tensors, bound))
                 numbers = tuple(evaluate(case.value.numbers, bound))
             except Unknown:
                 return None  # the comprehension reads tensors computed from the arguments
             return Defining(case.value.text, tensors, numbers)
     return None
-
-
-def _constant(name: str, args: Sequence[Any]) -> Tensor:
-    """Build a constant that a definition reads, ``Full((n,), 1.0)``.
-
-    Raises:
-        Unknown: it is another operator, which is computed from tensors.
-    """
-    if name not in OPERATORS or OPERATORS[name].kind != "constant":
-        raise Unknown
-    return decode_tensor(name, args)
 
 
 def _bound(

@@ -48,16 +48,6 @@ def matched(tensor: Tensor, term: Tensor, meanings: Meanings = ()) -> list[Steps
     return [] if steps is None else [(Match(term, meanings, steps),)]
 
 
-def follows(tensor: Tensor, term: Tensor, meanings: Meanings, steps: tuple[Step, ...]) -> bool:
-    """Whether the steps lead from the scope that ``term`` opens to, to ``tensor``."""
-    try:
-        opened, wanted = sides(term, tensor, meanings)
-        end = derive(opened, steps)
-    except LawError:
-        return False
-    return isinstance(end, Scope) and least_form(end) == wanted
-
-
 def definitions(view: View, *terms: Tensor) -> Meanings:
     """Return the definitions, from rule files, of the products that occur in ``terms``."""
     found: list[tuple[Tensor, Comprehension]] = []

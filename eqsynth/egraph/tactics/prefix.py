@@ -1,144 +1,162 @@
-"""Cumulative sums: a sum over the places up to a bound is read off a running sum.
+"""Cumulative sums: a sum over all places up to one is read off a running sum.
 
-    L_{i,e} sum_k k[k, d] v[k, e] ones[i - k]  =  cumsum({L_{k,e} k[k, d] v[k, e]}, 0)
+    L_{i,d,e} sum_k k[k, d] v[k, e] ones[i - k]
+      =  L_{i,d,e} sum_q k[i - q, d] v[i - q, e]           q = i - k; what is before the begin is 0
+      =  cumsum({L_{k,d,e} k[k, d] v[k, e]}, 0)
 
-A read of ones at ``e - k``, which is never beyond their end, is the condition ``k <= e``. What else
-the sum takes must not depend on the iterators of e. The sum is then an element of a cumulative sum
-over k, at e: 0 where e is negative, since that is a read outside. A condition ``e <= k`` is a
-cumulative sum in reverse order. With n places of k that is n additions where the sum has n * n.
+A read of ones at ``e - k`` that is never beyond their end is the condition ``k <= e``. What else
+the sum takes depends on e only by ``e - q``, so the sum is an element of a cumulative sum over k:
+that at e. A sum over the places from one on, ``x[e + q]``, is a cumulative sum in reverse order.
+With n places of k a cumulative sum takes n additions, and the sum n for each e.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.calculus.define import Meanings
 from eqsynth.calculus.deriving import Match, Steps
 from eqsynth.calculus.recount import Count, Recount
+from eqsynth.calculus.select import Numbers
 from eqsynth.egraph.defined import comprehension
-from eqsynth.egraph.tactics.opening import follows
-from eqsynth.egraph.tactics.requests import number_of, settled
+from eqsynth.egraph.tactics.opening import matched
+from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.egraph.tactics.requests import number_of, settled, some
 from eqsynth.egraph.view import View
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Num, Read, Scalar, factors_of, iterators, product
+from eqsynth.ir.indices import substituted
+from eqsynth.ir.scalar import Read, factors_of, iterators, reads
 from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
 
 
+Number = Callable[[Tensor], float | None]
+"""The number that all elements of a tensor are; None if they aren't one number."""
+
+
 @dataclass(frozen=True)
-class _Bound:
-    """A factor of a sum that is 1 where ``over`` is at most ``end``, and 0 elsewhere.
+class _Run:
+    """The places that a sum runs through: ``end - by``, or ``end + by`` if ``forward``.
 
     Attributes:
-        ones: the factor, a read of ones.
-        from_end: whether it is 1 where ``over`` is at least ``end`` instead.
+        by: the reduced iterator that counts the steps from the end.
+        end: an index over iterators of the result.
+        size: the extent of an axis that is read at the places.
     """
 
-    ones: Read
-    over: It
+    by: It
     end: Index
-    from_end: bool
+    forward: bool
+    size: int
 
 
 def match_cumsum(view: View, row: Sequence[Any]) -> Iterable[Steps]:
-    """Return the steps from a sum over the places up to a bound to an element of a running sum."""
+    """Return the steps from a sum over all places up to one to an element of a running sum."""
     scope = settled(view, row)
     if scope is None or not conditions.is_product(scope) or not is_float(scope.dtype):
         return []
-    for bound in _bounds(view, scope):
-        found = _running(scope, bound)
-        if found is None:
-            continue
-        term, running = found
-        by = comprehension(running, view.meanings)
-        ones = next((op for op in view.operators(bound.ones.tensor) if op.name == "Full"), None)
-        if by is None or ones is None:
-            continue
-        known: Meanings = ((running, by), (bound.ones.tensor, ones))
-        for steps in _turned(scope, bound.over) if bound.from_end else [()]:
-            if follows(scope, term, known, steps):
-                return [(Match(term, known, steps),)]
+    for found in (Path(scope), *_without_conditions(scope, partial(number_of, view))):
+        for run in dict.fromkeys(_runs(found.scope)):
+            said = _read_off(found.scope, run)
+            by = comprehension(said.running, view.meanings) if said else None
+            if said is not None and by is not None:
+                for steps in matched(found.scope, said.term, ((said.running, by),)):
+                    return [(*found.steps, *steps)]
     return []
 
 
-def _turned(scope: Scope, over: It) -> Iterator[Steps]:
-    """Yield the steps that count one of the reduced iterators as long as ``over`` backward."""
-    new = It(len(scope.extents) + 1, over.extent)
-    for it in reduction_iterators(scope):
-        if it.extent == over.extent:
-            yield (Recount((Count(it, over.extent - 1 - bare(new), (new,)),)),)
+def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> Iterator[Path]:
+    """Yield the paths on which ``k`` becomes ``e - q``, for each factor ``ones[e - k]``; and, with
+    k counted backward first, ``e + q`` for ``ones[k - e]``.
 
-
-def _bounds(view: View, scope: Scope) -> Iterator[_Bound]:
+    Args:
+        turned: whether an iterator has been counted backward.
+    """
     reduced = set(reduction_iterators(scope))
     for factor in factors_of(scope.body):
-        if not isinstance(factor, Read) or not isinstance(factor.tensor, ClassRef):
-            continue
-        if factor.fill != 0 or number_of(view, factor.tensor) != 1.0:
+        if not isinstance(factor, Read) or not is_one_sided(factor):
             continue
         (index,) = factor.index
         over = [it for it in index.iterators() if it in reduced]
-        if len(over) != 1 or not is_one_sided(factor):
+        if len(over) != 1 or number(factor.tensor) != 1.0:
             continue
-        (it,) = over
-        step = index.coefficient(it.slot)
-        rest = index - bare(it) * step
-        if abs(step) == 1 and rest.terms and it not in rest.iterators():
-            yield _Bound(factor, it, rest if step < 0 else -rest, step > 0)
+        (it,), slot = over, len(scope.extents)
+        if index.coefficient(it.slot) == 1 and not turned:
+            back = It(slot, it.extent)
+            turn = path(scope, Recount((Count(it, it.extent - 1 - bare(back), (back,)),)))
+            for found in _without_conditions(turn.scope, number, True) if turn else ():
+                yield Path(found.scope, (*(turn.steps if turn else ()), *found.steps))
+        elif index.coefficient(it.slot) == -1:
+            end = index + bare(it)
+            steps = It(slot, end.range()[1] + 1)
+            recount = Recount((Count(it, end - bare(steps), (steps,)),))
+            yield from some(path(scope, recount, Numbers(((factor.tensor, 1.0),))))
 
 
 def is_one_sided(read: Read) -> bool:
     """Whether the read has one index, which may be below the tensor, and is never beyond it."""
-    if len(read.index) != 1:
+    if len(read.index) != 1 or read.fill != 0:
         return False
     low, high = read.index[0].range()
     return low < 0 <= high < read.tensor.shape[0]
 
 
-def _running(scope: Scope, bound: _Bound) -> tuple[Tensor, Op] | None:
-    """Return a term that reads a cumulative sum at the bound, and the cumulative sum; None if the
-    other factors depend on the bound, or if it may lie beyond the end of the sum."""
-    others = list(factors_of(scope.body))
-    others.remove(bound.ones)
-    used = {it for factor in others for it in iterators(factor)}
-    place = set(bound.end.iterators())
-    over, last = bound.over, bound.over.extent - 1
-    end = last - bound.end if bound.from_end else bound.end
-    if place & used or over not in used or end.range()[1] > last:
+def _runs(scope: Scope) -> Iterator[_Run]:
+    reduced = reduction_iterators(scope)
+    for read in reads(scope.body):
+        for index, size in zip(read.index, read.tensor.shape, strict=True):
+            for by in index.iterators():
+                step = index.coefficient(by.slot)
+                end = index - bare(by) * step
+                if by in reduced and abs(step) == 1 and not {*end.iterators()} & {*reduced}:
+                    yield _Run(by, end, step == 1, size)
+
+
+@dataclass(frozen=True)
+class _ReadOff:
+    """A cumulative sum, and the term that reads it at the end of each run."""
+
+    term: Tensor
+    running: Op
+
+
+def _read_off(scope: Scope, run: _Run) -> _ReadOff | None:
+    """Return the cumulative sum that a sum can be read off; None if the sum depends on the end in
+    another way, or doesn't run over all places up to it."""
+    low, high = run.end.range()
+    steps = run.by.extent
+    # In reverse order the first place is the last one that the run meets from every end.
+    last = low + steps - 1
+    fits = low < high and (run.size <= last + 1 if run.forward else high < steps)
+    if not fits:
         return None
-    # The place of the sum among the axes is that of the bound, so that it may be the result itself.
-    at = bound.end.bare()
-    axes = [over if it == at else it for it in traversal_iterators(scope) if it == at or it in used]
-    if at is None:
-        axes.append(over)
-    body: Scalar = product(others)
-    axes = _axes_of(body, axes)
-    axis = axes.index(over)
-    rest = [it for it in reduction_iterators(scope) if it != over and it in used]
-    inner: Tensor
-    if not rest and isinstance(body, Read) and list(map(bare, axes)) == list(body.index):
-        inner = body.tensor
-        if inner.shape != tuple(it.extent for it in axes):
-            inner = scope_over(axes, rest, body)
-    else:
-        inner = scope_over(axes, rest, body)
-    if bound.from_end:
-        inner = Op("Reverse", (inner,), ((axis,),))
-    running = Op("CumSum", (inner,), (axis,))
-    index = tuple(end if it == over else bare(it) for it in axes)
-    if list(index) == list(map(bare, traversal_iterators(scope))):
-        return running, running
-    return scope_over(traversal_iterators(scope), [], Read(running, index)), running
-
-
-def _axes_of(body: Scalar, axes: list[It]) -> list[It]:
-    """Return the axes in the order of the tensor, if the body reads one whole tensor by them."""
-    if isinstance(body, Read):
+    place = It(len(scope.extents), steps)
+    by = last - bare(place) - run.end if run.forward else run.end - bare(place)
+    body = substituted(scope.body, {run.by: by})
+    ends, used = {*run.end.iterators()}, iterators(body)
+    if run.by in used or ends & used:
+        return None
+    axes: list[It] = []
+    for it in traversal_iterators(scope):
+        if it in ends and place not in axes:
+            axes.append(place)  # where the end stands, so that no axis need move
+        elif it in used:
+            axes.append(it)
+    rest = [it for it in reduction_iterators(scope) if it != run.by]
+    inner: Tensor = scope_over(axes, rest, body)
+    if isinstance(body, Read) and not rest:
         own = [index.bare() for index in body.index]
-        if len(own) == len(axes) and set(own) == set(axes):
-            return [it for it in own if it is not None]
-    return axes
+        if {*own} == {*axes} and len(own) == len(axes) and body.in_range():
+            axes = [it for it in own if it is not None]
+            whole = tuple(it.extent for it in axes) == body.tensor.shape
+            inner = body.tensor if whole else scope_over(axes, [], body)
+    running = Op("CumSum", (inner,), (axes.index(place),))
+    at = last - run.end if run.forward else run.end
+    index = tuple(at if it == place else bare(it) for it in axes)
+    if list(index) == list(map(bare, traversal_iterators(scope))):
+        return _ReadOff(running, running)
+    return _ReadOff(scope_over(traversal_iterators(scope), [], Read(running, index)), running)

@@ -249,4 +249,24 @@ def offset(x: torch.Tensor) -> torch.Tensor:
     return x + 1e6 / 7
 
 
-ROWS: Final = (*_sums(), *_extremes(), *_spread(), *_norms(), *_softmaxes(), *_normalizations())
+def _running_sums() -> list[Row]:
+    rows = [
+        Row("aten::cumsum", (_X, axis), dtypes=FLOATS, kinds=FINITE, sensitive=True)
+        for axis in (0, -1)
+    ]
+    rows += [Row("aten::cumsum", (_IMAGE, axis), kinds=("normal",), dtypes=_SINGLE, sensitive=True)
+             for axis in (0, 1, -1)]  # fmt: skip
+    rows += [Row("aten::cumsum", (_IMAGE, 1), {"dtype": getattr(torch, kind)}, ALL,
+                 kinds=("normal", "mixed"), sensitive=True) for kind in ("float32", "float64")]
+    rows += [Row("aten::cumsum", (x, 0), kinds=("normal",), dtypes=_SINGLE) for x in _EMPTY]
+    # Torch adds integers up as int64, for which the IR has no operator.
+    return [
+        *rows,
+        Row("aten::cumsum", (Operand(()), 0), kinds=("normal",)),
+        Row("aten::cumsum", (_X, 0), dtypes=_WHOLE, kinds=("normal",), refused=True),
+        Row("aten::cumsum", (_X, 0), {"dtype": torch.int64}, ("float32", "int64"),
+            kinds=("normal",), refused=True),
+    ]  # fmt: skip
+
+
+ROWS: Final = (*_sums(), *_running_sums(), *_extremes(), *_spread(), *_norms(), *_softmaxes(), *_normalizations())
