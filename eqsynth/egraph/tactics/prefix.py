@@ -61,11 +61,14 @@ def match_cumsum(view: View, row: Sequence[Any]) -> Iterable[Steps]:
         return []
     for found in (Path(scope), *_without_conditions(scope, partial(number_of, view))):
         for run in dict.fromkeys(_runs(found.scope)):
-            said = _read_off(found.scope, run)
-            by = comprehension(said.running, view.meanings) if said else None
-            if said is not None and by is not None:
-                for steps in matched(found.scope, said.term, ((said.running, by),)):
-                    return [(*found.steps, *steps)]
+            answers: list[Steps] = []
+            for said in _read_off(found.scope, run):
+                by = comprehension(said.running, view.meanings)
+                known = () if by is None else ((said.running, by),)
+                ways = matched(found.scope, said.term, known)
+                answers += [(*found.steps, *steps) for steps in ways]
+            if answers:
+                return answers
     return []
 
 
@@ -124,39 +127,50 @@ class _ReadOff:
     running: Op
 
 
-def _read_off(scope: Scope, run: _Run) -> _ReadOff | None:
-    """Return the cumulative sum that a sum can be read off; None if the sum depends on the end in
-    another way, or doesn't run over all places up to it."""
+def _read_off(scope: Scope, run: _Run) -> Iterator[_ReadOff]:
+    """Yield the cumulative sums that a sum can be read off: along the axis at which the end stands,
+    and along the last axis, where it is fastest. None if the sum depends on the end in another way,
+    or doesn't run over all places up to it."""
     low, high = run.end.range()
     steps = run.by.extent
     # In reverse order the first place is the last one that the run meets from every end.
     last = low + steps - 1
-    fits = low < high and (run.size <= last + 1 if run.forward else high < steps)
-    if not fits:
-        return None
+    if low == high or not (run.size <= last + 1 if run.forward else high < steps):
+        return
     place = It(len(scope.extents), steps)
     by = last - bare(place) - run.end if run.forward else run.end - bare(place)
     body = substituted(scope.body, {run.by: by})
     ends, used = {*run.end.iterators()}, iterators(body)
     if run.by in used or ends & used:
-        return None
+        return
+    traversal = traversal_iterators(scope)
     axes: list[It] = []
-    for it in traversal_iterators(scope):
+    for it in traversal:
         if it in ends and place not in axes:
-            axes.append(place)  # where the end stands, so that no axis need move
+            axes.append(place)
         elif it in used:
             axes.append(it)
     rest = [it for it in reduction_iterators(scope) if it != run.by]
-    inner: Tensor = scope_over(axes, rest, body)
-    if isinstance(body, Read) and not rest:
-        own = [index.bare() for index in body.index]
-        if {*own} == {*axes} and len(own) == len(axes) and body.in_range():
-            axes = [it for it in own if it is not None]
-            whole = tuple(it.extent for it in axes) == body.tensor.shape
-            inner = body.tensor if whole else scope_over(axes, [], body)
-    running = Op("CumSum", (inner,), (axes.index(place),))
     at = last - run.end if run.forward else run.end
-    index = tuple(at if it == place else bare(it) for it in axes)
-    if list(index) == list(map(bare, traversal_iterators(scope))):
-        return _ReadOff(running, running)
-    return _ReadOff(scope_over(traversal_iterators(scope), [], Read(running, index)), running)
+    for order in dict.fromkeys((tuple(axes), (*(it for it in axes if it != place), place))):
+        inner: Tensor = scope_over(order, rest, body)
+        if isinstance(body, Read) and not rest and _is_whole(body, axes):
+            order = tuple(it for index in body.index if (it := index.bare()) is not None)
+            inner = body.tensor
+        running = Op("CumSum", (inner,), (order.index(place),))
+        index = tuple(at if it == place else bare(it) for it in order)
+        whole = list(index) == list(map(bare, traversal))
+        term = running if whole else scope_over(traversal, [], Read(running, index))
+        yield _ReadOff(term, running)
+        if inner.shape == () or not isinstance(inner, Scope):
+            return  # a tensor that is there is summed as it lies
+
+
+def _is_whole(read: Read, axes: Sequence[It]) -> bool:
+    """Whether the read takes each element of its tensor once, by these iterators in some order."""
+    own = [index.bare() for index in read.index]
+    return (
+        len(own) == len(axes)
+        and {*own} == {*axes}
+        and read.tensor.shape == tuple(it.extent for it in own if it is not None)
+    )
