@@ -152,7 +152,7 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     elif term.row.reducer and len(args[0].shape) == 4:
         yield (channels_last(4),), contiguous(rank)
     elif term.name == "CumSum":
-        along = (*(axis for axis in range(rank) if axis != term.attrs[0]), *term.attrs)
+        along = tuple(sorted(range(rank), key=lambda axis: (axis == term.attrs[0], axis)))
         yield (along,), along
     elif term.row.images:
         last = tuple(channels_last(4) if len(a.shape) == 4 else contiguous(1) for a in args)

@@ -31,6 +31,7 @@ FIRES: dict[str, str] = {
     "sums-from-the-end": "other-triangle-is-product",
     "sums-of-rows": "order-is-ones match-cumsum",
     "running-sum": "cum-sum-definition",
+    "sums-of-running-sums": "cumsum-of-sum cumsum-of-difference",
     "looked-up-rows": "identity-view gather-rows ungather-rows",
     "rows-in-reverse": "number-of-range rows-by-place",
     "reversed-rows": "reverse-definition",

@@ -429,6 +429,12 @@ def running_sum() -> Tensor:
     return op("Slice", op("CumSum", op("Matmul", x, w), attrs=(0,)), attrs=(0, 0, 3, 1))
 
 
+def sums_of_running_sums() -> Tensor:
+    """cumsum(x) + cumsum(y) - cumsum(z)."""
+    x, y, z = (op("CumSum", leaf(name, 4, 3), attrs=(0,)) for name in "xyz")
+    return op("Sub", op("Add", x, y), z)
+
+
 def rows_in_reverse() -> Tensor:
     """t[2 - i]: the rows of a table at computed positions."""
     places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
@@ -570,6 +576,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "sums-from-the-end": sums_from_the_end,
     "sums-of-rows": sums_of_rows,
     "running-sum": running_sum,
+    "sums-of-running-sums": sums_of_running_sums,
     "rows-in-reverse": rows_in_reverse,
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),

@@ -341,6 +341,8 @@ ROWS: dict[str, Winner | Equal] = {
     "quotient": Winner(known("repeated-rows"), "flops", 72),
     "delta-under-sum": EYE,
     "diagonal-is-product": Winner(known("diagonal-matrix"), "flops", 6),
+    "cumsum-of-sum": Winner(known("sums-of-running-sums"), "flops", 36),
+    "cumsum-of-difference": Winner(known("sums-of-running-sums"), "flops", 36),
     "order-is-ones": Winner(known("sums-of-rows"), "flops", 12),
     "triangle-is-product": Winner(known("causal-products"), "flops", 64),
     "other-triangle-is-product": Winner(known("sums-from-the-end"), "flops", 12),

@@ -274,8 +274,8 @@ def _solved(pattern: Equals, u: Index, given: Binding) -> Iterator[Binding]:
 
 
 def _ordered(pattern: AtMost, scalar: Scalar, given: Binding) -> Iterator[Binding]:
-    """Match an order of two indices, ``0 <= u``, as ``[a <= a + u]``; also one that was converted to
-    a number."""
+    """Match an order of two indices, ``0 <= u``, as ``[a <= a + u]``; also as a number, to which
+    it was converted."""
     order = scalar.arg if isinstance(scalar, Cast) else scalar
     u, place = not_negative(order), pattern.right
     if u is None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.calculus.deriving import Match, Steps
+from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.select import Numbers
 from eqsynth.egraph.defined import comprehension
@@ -32,7 +32,6 @@ from eqsynth.ir.scalar import Read, factors_of, iterators, reads
 from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.types import is_float
-
 
 Number = Callable[[Tensor], float | None]
 """The number that all elements of a tensor are; None if they aren't one number."""
@@ -129,8 +128,8 @@ class _ReadOff:
 
 def _read_off(scope: Scope, run: _Run) -> Iterator[_ReadOff]:
     """Yield the cumulative sums that a sum can be read off: along the axis at which the end stands,
-    and along the last axis, where it is fastest. None if the sum depends on the end in another way,
-    or doesn't run over all places up to it."""
+    and along the last axis, where it is fastest. There is none if the sum depends on the end in
+    another way, or doesn't run over all places up to it."""
     low, high = run.end.range()
     steps = run.by.extent
     # In reverse order the first place is the last one that the run meets from every end.
@@ -145,11 +144,11 @@ def _read_off(scope: Scope, run: _Run) -> Iterator[_ReadOff]:
         return
     traversal = traversal_iterators(scope)
     axes: list[It] = []
-    for it in traversal:
-        if it in ends and place not in axes:
+    for outer in traversal:
+        if outer in ends and place not in axes:
             axes.append(place)
-        elif it in used:
-            axes.append(it)
+        elif outer in used:
+            axes.append(outer)
     rest = [it for it in reduction_iterators(scope) if it != run.by]
     at = last - run.end if run.forward else run.end
     for order in dict.fromkeys((tuple(axes), (*(it for it in axes if it != place), place))):
@@ -162,7 +161,7 @@ def _read_off(scope: Scope, run: _Run) -> Iterator[_ReadOff]:
         whole = list(index) == list(map(bare, traversal))
         term = running if whole else scope_over(traversal, [], Read(running, index))
         yield _ReadOff(term, running)
-        if inner.shape == () or not isinstance(inner, Scope):
+        if not isinstance(inner, Scope):
             return  # a tensor that is there is summed as it lies
 
 

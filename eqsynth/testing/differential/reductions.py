@@ -269,4 +269,7 @@ def _running_sums() -> list[Row]:
     ]  # fmt: skip
 
 
-ROWS: Final = (*_sums(), *_running_sums(), *_extremes(), *_spread(), *_norms(), *_softmaxes(), *_normalizations())
+ROWS: Final = (
+    *_sums(), *_running_sums(), *_extremes(), *_spread(), *_norms(), *_softmaxes(),
+    *_normalizations(),
+)  # fmt: skip

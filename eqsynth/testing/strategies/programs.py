@@ -272,7 +272,8 @@ def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
 
 _BUILDERS: Sequence[Build] = (
     _unary, _unary, _binary, _binary, _where, _cast, _matmul, _matmul, _reduce, _reduce,
-    _along_axis, _layer_norm, *VIEWS.values(), _with_constant, _gather, _conv_transpose, _grouped_conv,
+    _along_axis, _layer_norm, *VIEWS.values(), _with_constant, _gather, _conv_transpose,
+    _grouped_conv,
     *(lambda d, x, n=n: _window(d, x, n) for n in ("Conv2d", "MaxPool2d", "AvgPool2d")),
 )  # fmt: skip
 _JOINS: Sequence[Join] = (
