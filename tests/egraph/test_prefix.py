@@ -56,6 +56,8 @@ CAUSAL: dict[str, tuple[Callable[[], Expr], int]] = {
     "one further": (lambda: ops.matmul(ops.tril(scores(), 1), V), 100),
     "ones alone": (lambda: ops.matmul(ops.tril(ones(6, 6)), X), 18),
     "ones from the end": (lambda: ops.matmul(ops.triu(ones(6, 6)), X), 18),
+    "two of them": (lambda: ops.add(ops.matmul(ops.tril(ones(6, 6)), X), ops.matmul(
+        ops.tril(ones(6, 6)), Expr(leaf("y", 6, 3)))), 36),
     "fewer rows than places": (lambda: ops.matmul(ops.tril(ones(4, 6)), X), 12),
     "more rows than places": (lambda: ops.matmul(ops.tril(ones(9, 6)), X), 27),
 }  # fmt: skip

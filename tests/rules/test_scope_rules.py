@@ -83,6 +83,8 @@ WRONG = {
     "other arguments": ("[*x] = sum(k) F(k) * ^F => [*x] = sum(k) F(k)", "F", "(k) each time"),
     "argument missing": ("[*x] = sum(k) F(k) => [*x] = sum(k) ^F", "F", "1, as on the left"),
     "scope inside": ("[*x] = sum(k) ^{sum(*y) F} => [*x] = sum(k) F", "{", "inlined"),
+    "order of an unknown": ("[*x] = where([^E <= F], G, 0) => [*x] = G", "E", "[0 <= E]"),
+    "end of an order": ("[*x] = where([0 <= ^E , F, 0) => [*x] = F", "E", "[0 <= E]"),
     "range on the left": ("[*x] = sum(k) F(k) * ^[0 <= k < 2] => [*x] = F(0)", "[", "[k == E]"),
     "no condition": ("[*x] = sum(k) F(k) => [*x] = sum(k) F(k) if k^", "the end of the text",
                      "k not in E"),
@@ -126,6 +128,7 @@ OPTIONS = {
     "option without value": (':ruleset mine :name "my-rule" :numerics', "a word"),
     "numerics": (':ruleset mine :numerics exact :name "my-rule"', "bitwise"),
     "choose": (':ruleset mine :choose last :name "my-rule"', "first"),
+    "constants": (':ruleset mine :constants all :name "my-rule"', "too"),
     "gives": (':ruleset mine :gives everything :name "my-rule"', "derived"),
     "name of another": (':ruleset normal :name "hoist"', "other than"),
 }

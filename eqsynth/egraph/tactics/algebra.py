@@ -16,16 +16,7 @@ from eqsynth.calculus.define import Define
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.same import Same
-from eqsynth.egraph.tactics import (
-    contraction,
-    linear,
-    maps,
-    masks,
-    merging,
-    prefix,
-    selection,
-    splitting,
-)
+from eqsynth.egraph.tactics import contraction, linear, maps, masks, merging, selection, splitting
 from eqsynth.egraph.tactics.common_factor import common_factor
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
@@ -193,10 +184,8 @@ def common_factors(view: View, row: Sequence[Any]) -> Iterable[Path]:
     before = {read.tensor for inner in known for read in reads(inner.body)}
 
     def is_factor(read: Read) -> bool:
-        # A tensor of ones only marks where a window lies; taking it out saves nothing. Read on one
-        # side alone it is the condition of a cumulative sum, and one such sum is less than two.
-        marks = number_of(view, read.tensor) is not None and not prefix.is_one_sided(read)
-        return read.tensor not in before and not marks
+        # A tensor of ones only marks where a window lies; taking it out saves nothing.
+        return read.tensor not in before and number_of(view, read.tensor) is None
 
     steps = common_factor(scope, lambda read: products_of(view, _class(read)), is_factor)
     return [answer for step in steps if (answer := path(scope, step))]
