@@ -193,8 +193,10 @@ def strided(world: World) -> Tensor:
 
 
 def running(world: World) -> Tensor:
-    """``sum_q x[e - q, j]``, a sum over all places up to e, or over those from e on. In another form
-    the condition is a factor: ``sum_k x[k, j] * ones[e - k]``. The last places may be left out."""
+    """``sum_q x[e - q, j]``, a sum over all places up to e, or over those from e on.
+
+    In another form the condition is a factor: ``sum_k x[k, j] * ones[e - k]``. The last places may
+    be left out."""
     pick = world.choices.pick
     rows, places, columns = max(2, world.extent()), max(2, world.extent()), world.extent()
     i, j, k = map(at, iterators((rows, columns, places)))

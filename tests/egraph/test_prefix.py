@@ -10,10 +10,22 @@ from eqsynth import ops
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES
+from eqsynth.extract.candidates import candidates
 from eqsynth.frontend.expr import Expr
 from eqsynth.ir.index import Index
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, Value
+from eqsynth.ir.scalar import (
+    Call,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    composites,
+    tensors,
+)
 from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.testing.consistency import assert_egraph_consistent
 from tests.egraph.programs import LIMITS, RULES, least_flops
 from tests.terms import INF, it, leaf, op
@@ -168,6 +180,22 @@ def test_a_later_infinity_leaves_earlier_sums_finite() -> None:
     bodies = [member.body for member in members if isinstance(member, Scope)]
     assert bodies and all(isinstance(body, Read) for body in bodies)
     assert not any(isinstance(member, Op) and member.name == "Matmul" for member in members)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_a_triangle_is_computed_by_a_choice(scale: float) -> None:
+    """tril(x) is 0 where x is infinite above the diagonal; the product with ones would be NaN."""
+    x = leaf("x", 6, 6)
+    made = ops.relu(ops.add(ops.tril(ops.mul(Expr(x), scale)), 1.0)).tensor
+    found = graph_of(made)
+    assert found.matches["triangle-is-product"]
+    constants = {ref for ref in found.classes if ref.constant and ref.shape}
+    for own in candidates(found, (TorchBackend(),)).values():
+        for scope in {one.member for one in own if isinstance(one.member, Scope)}:
+            assert not any(
+                isinstance(part, Prod) and constants & {*tensors(part)}
+                for part in composites(scope.body)
+            )  # fmt: skip
 
 
 def test_a_condition_is_seen_in_any_comparison() -> None:
