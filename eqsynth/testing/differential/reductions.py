@@ -249,16 +249,21 @@ def offset(x: torch.Tensor) -> torch.Tensor:
     return x + 1e6 / 7
 
 
+def _sizes(x: torch.Tensor, axis: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The sums of what is added up, without signs: so large are the values that are rounded."""
+    return x.double().abs().cumsum(axis)
+
+
 def _running_sums() -> list[Row]:
-    rows = [
-        Row("aten::cumsum", (_X, axis), dtypes=FLOATS, kinds=FINITE, sensitive=True)
-        for axis in (0, -1)
-    ]
-    rows += [Row("aten::cumsum", (_IMAGE, axis), kinds=("normal",), dtypes=_SINGLE, sensitive=True)
-             for axis in (0, 1, -1)]  # fmt: skip
-    rows += [Row("aten::cumsum", (_IMAGE, 1), {"dtype": getattr(torch, kind)}, ALL,
-                 kinds=("normal", "mixed"), sensitive=True) for kind in ("float32", "float64")]
-    rows += [Row("aten::cumsum", (x, 0), kinds=("normal",), dtypes=_SINGLE) for x in _EMPTY]
+    def row(x: Operand, axis: int, dtypes: tuple[str, ...], *kinds: str, **options: Any) -> Row:
+        return Row("aten::cumsum", (x, axis), options, dtypes, kinds=kinds, sensitive=True,
+                   scale=_sizes, roundings=16)  # fmt: skip
+
+    rows = [row(_X, axis, FLOATS, *FINITE) for axis in (0, -1)]
+    rows += [row(_IMAGE, axis, _SINGLE, "normal") for axis in (0, 1, -1)]
+    rows += [row(_IMAGE, 1, ALL, "normal", "mixed", dtype=getattr(torch, kind))
+             for kind in ("float32", "float64")]  # fmt: skip
+    rows += [row(x, axis, _SINGLE, "normal") for x in (*_EMPTY, *_SPECIAL) for axis in (0, 1)]
     # Torch adds integers up as int64, for which the IR has no operator.
     return [
         *rows,
