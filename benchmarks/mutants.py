@@ -71,6 +71,9 @@ ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
     "hoist": (1, "where it is worth doing is no condition of the equality"),
     "delta-under-sum": (1, "integers that wrap are a ring"),
     "diagonal-is-product": (4, "0 and 1 times f are exact, also of integers, and wherever e lies"),
+    "order-is-ones": (1, "0 and 1 are exact in every dtype"),
+    **dict.fromkeys(("triangle-is-product", "other-triangle-is-product"),
+                    (2, "0 and 1 times f are exact, also of integers")),
     "diagonal": (3, "where j is i, F(j, i) and F(i, j) are F(i, i); 0 times an integer is 0"),
     "diagonal-term": (11, "the same; what is compared is finite"),
 }  # fmt: skip

@@ -310,7 +310,7 @@ class Data(torch.nn.Module):
         mask = torch.ones(6, 6).triu(1).bool()
         weights = (y @ y.transpose(-1, -2)).masked_fill(mask, -torch.inf).softmax(-1)
         taken = y.gather(1, places.unsqueeze(-1).expand(-1, -1, 8))
-        return weights @ y, torch.cumsum(values, -1) + torch.arange(6) * self.line, places, taken
+        return weights @ y, torch.cumprod(values, -1) + torch.arange(6) * self.line, places, taken
 
 
 class Nowhere:

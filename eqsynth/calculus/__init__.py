@@ -12,6 +12,7 @@ the iterators x of the result, ``R_y`` is a reduction over y, ``{s}[p]`` reads t
     same       L_x sum_y (f + g)  =  L_x {L sum_y f} + {L sum_y g}   any sums of one set of products
     rearrange  L_x R_y f  =  L_x R_y g                               f and g are one polynomial
     recount    L_x R_k f(k)  =  L_x R_{q,r} f(d*q + r)               each value of k once
+               L_x sum_k t[x - k] f(k)  =  L_x sum_q t[q] f(x - q)   f = 0 before 0
     pick       L_x sum_{p,u} A * B * f(u)  =  L_x f(m(x))            sum_p A * B = [u = m(x)]
     commute    L_x max_y f(g)  =  L_x f({max_y g})                   f keeps the order
     number     L_x R_y f(t[p])  =  L_x R_y f(c)                      each element of t is c

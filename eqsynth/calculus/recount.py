@@ -2,6 +2,7 @@
 
     R_k f(k)  =  R_{q,r} f(d*q + r)        d*q + r takes each value of k, and each once
     sum_k f(x, k)  =  sum_q f(x, s*q + x % s)        f(x, k) = 0 unless s divides x - k
+    sum_k t[x - k] f(k)  =  sum_q t[q] f(x - q)      f(k) = 0 for k < 0
 
 A maximum or minimum may take a value twice. A sum of products may omit the values of k at which a
 factor is zero, and may take values beyond k's extent at which a factor is zero. If the value isn't
@@ -27,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from eqsynth.calculus import checking
-from eqsynth.calculus.conditions import is_product, neutral_outside
+from eqsynth.calculus.conditions import is_product, leaves_with, neutral_outside
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.indices import substituted
 from eqsynth.ir.scalar import Read, Scalar, factors_of
-from eqsynth.ir.scopes import reduction_iterators, same_scope, traversal_iterators
+from eqsynth.ir.scopes import bare, reduction_iterators, same_scope, traversal_iterators
 from eqsynth.ir.tensor import Scope
 
 _require = partial(checking.require, law="recount")
@@ -83,8 +84,8 @@ def recount(scope: Scope, given: Recount) -> Scope:
     body = scope.body
     for count in given.counts:
         # One at a time: the zero beyond one iterator's extent may depend on the other's range.
-        if not _are_digits(count):
-            factors = factors_of(body) if is_product(scope) else ()
+        factors = factors_of(body) if is_product(scope) else ()
+        if not _are_digits(count) and not _runs_down(count, factors):
             _check(count, factors, scope.reducer in ("max", "min"))
         body = substituted(body, {count.old: count.value})
     return same_scope(scope, body, [*(it for it in reduced if it not in old), *new])
@@ -100,6 +101,25 @@ def _are_digits(count: Count) -> bool:
         span *= next(it.extent for it in count.new if it == atom)
     every = span == count.old.extent == math.prod(it.extent for it in count.new)
     return every and count.value.range() == (0, span - 1)
+
+
+def _runs_down(count: Count, factors: Sequence[Scalar]) -> bool:
+    """Whether the value is ``e - q`` for a q with more places than e has values, and the body is
+    zero for k > e, for k < 0, and, if e may be beyond the old extent, there too.
+
+    Then q takes k = e, e - 1, … down to some number below 1, each once. The old values beyond e are
+    left out: there the factor that reads ``t[e - k]`` reads before the begin of t. The new values
+    outside of the old extent are some at which another factor is outside of its tensor. Nothing is
+    enumerated, so e and q may have any number of values.
+    """
+    read = [f for f in factors if isinstance(f, Read) and f.fill == 0]
+    end, old = count.value + sum(map(bare, count.new), Index(0)), count.old
+    if len(count.new) != 1 or {old, *count.new} & {*end.iterators()}:
+        return False
+    sides = True, end.range()[1] >= old.extent
+    ends = any(end - bare(old) in factor.index for factor in read)
+    reaches = end.range()[1] < count.new[0].extent
+    return ends and reaches and any(leaves_with(f, old, sides) for f in read)
 
 
 def _check(count: Count, factors: Sequence[Scalar], twice: bool) -> None:

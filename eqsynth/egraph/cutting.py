@@ -317,7 +317,7 @@ def _is_function(term: Op) -> bool:
         return False
     if term.name == "Where" and term.args[0].constant:
         return False
-    return term.name not in _LINEAR and term.name not in ("AvgPool2d", "LayerNorm")
+    return term.name not in _LINEAR and term.name not in ("AvgPool2d", "CumSum", "LayerNorm")
 
 
 def _is_linear(term: Op) -> bool:

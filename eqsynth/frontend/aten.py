@@ -24,7 +24,7 @@ _SAME: Final = (
     "relu6 neg logical_xor add sub rsub mul pow square where masked_fill clamp hardtanh "
     "hardsigmoid hardswish gelu leaky_relu prelu elu softplus "
     "mish threshold addcmul addcdiv lerp isnan isinf "
-    "matmul linear addmm conv1d conv2d conv_transpose1d conv_transpose2d "
+    "matmul linear addmm cumsum conv1d conv2d conv_transpose1d conv_transpose2d "
     "scaled_dot_product_attention sum prod mean amax amin any all softmax log_softmax logsumexp "
     "max_pool2d adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
     "expand repeat narrow slice select unbind split chunk cat stack roll flip diagonal tril triu "

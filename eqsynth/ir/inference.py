@@ -308,6 +308,14 @@ def along_axis(types: Types, axis: int) -> TensorType:
     return types[0]
 
 
+def cumulative(types: Types, axis: int) -> TensorType:
+    """CumSum: the result has the argument's type, which must be float and have the axis. Torch adds
+    integers up as int64."""
+    axis_in("cumsum", axis, types[0].rank)
+    _of_floats("cumsum", types[0])
+    return types[0]
+
+
 def layer_norm(types: Types, axes: int, eps: float) -> TensorType:
     """``axes`` counts the last axes, which are normalized; scale and shift have their shape."""
     x = types[0]

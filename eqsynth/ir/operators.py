@@ -35,7 +35,7 @@ class Operator:
             moves elements; ``data`` reads at indices that are data.
         function: the scalar function that an elementwise operator maps, by name.
         reducer: of a reduction over axes, what reduces them: ``sum`` for ReduceSum; ``mean`` is one
-            too. Empty for softmax, pooling and layer normalization.
+            too. Empty for softmax, cumulative sums, pooling and layer normalization.
         images: the result, and each argument of rank 4, is a batch of images (n, channels, h, w);
             libraries also store such tensors with the channels last. A bias is one number a
             channel. So of convolutions, poolings and upsampling; not of matrix products.
@@ -157,6 +157,7 @@ _OTHERS: Final = (
         for reducer in ("sum", "max", "min", "prod", "mean")
     ),
     Operator("Softmax", 1, inference.along_axis, (("axis", "int"),), "reduction"),
+    Operator("CumSum", 1, inference.cumulative, (("axis", "int"),), "reduction"),
     Operator("MaxPool2d", 1, inference.pool2d, _POOL, "reduction", images=True),
     Operator("AvgPool2d", 1, inference.avg_pool2d, _POOL, "reduction", images=True),
     Operator(

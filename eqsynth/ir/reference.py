@@ -253,6 +253,7 @@ _REFERENCE: Final[dict[str, Callable[..., Any]]] = {
     "ReduceProd": _reduce(np.prod),
     "ReduceMean": _reduce(np.mean),
     "Softmax": _softmax,
+    "CumSum": lambda x, axis: np.cumsum(x, axis),
     "MaxPool2d": _max_pool,
     "AvgPool2d": _avg_pool,
     "LayerNorm": _layer_norm,

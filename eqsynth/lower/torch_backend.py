@@ -151,6 +151,9 @@ def _layouts(term: Op) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
             yield (*matrices, *plain[2:]), contiguous(rank)
     elif term.row.reducer and len(args[0].shape) == 4:
         yield (channels_last(4),), contiguous(rank)
+    elif term.name == "CumSum":
+        along = tuple(sorted(range(rank), key=lambda axis: (axis == term.attrs[0], axis)))
+        yield (along,), along
     elif term.row.images:
         last = tuple(channels_last(4) if len(a.shape) == 4 else contiguous(1) for a in args)
         yield last, channels_last(4)

@@ -296,6 +296,14 @@ def _windows(
     return x.as_strided((*x.shape[:2], rows, columns, *kernel), steps, x.storage_offset())
 
 
+def _cumsum(x: Array, axis: int) -> Array:
+    """Along an axis whose elements are neighbours in memory also in the result, which torch would
+    otherwise make contiguous: 2 million elements take 2 ms so, and 13 across."""
+    if x.dim() > 1 and x.stride(axis) == 1:
+        return torch.cumsum(x.movedim(axis, -1), -1).movedim(-1, axis)
+    return torch.cumsum(x, axis)
+
+
 def _max_pool(x: Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Array:
     if x.is_floating_point() and all(2 * p <= k for p, k in zip(padding, kernel, strict=True)):
         return F.max_pool2d(x, kernel, stride, padding, dilation)
@@ -380,6 +388,7 @@ _OPERATORS: Final[dict[str, Function]] = {
     "ReduceProd": _reduce(_prod),
     "ReduceMean": _reduce(torch.mean),
     "Softmax": _softmax,
+    "CumSum": _cumsum,
     "MaxPool2d": _max_pool,
     "AvgPool2d": _avg_pool,
     "LayerNorm": _layer_norm,

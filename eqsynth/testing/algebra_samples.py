@@ -192,6 +192,30 @@ def strided(world: World) -> Tensor:
     return made_scope((positions,), (channels, taps), product([x, w]), pick(("sum", "sum", "max")))
 
 
+def running(world: World) -> Tensor:
+    """``sum_q x[e - q, j]``, a sum over all places up to e, or over those from e on.
+
+    In another form the condition is a factor: ``sum_k x[k, j] * ones[e - k]``. The last places may
+    be left out."""
+    pick = world.choices.pick
+    rows, places, columns = max(2, world.extent()), max(2, world.extent()), world.extent()
+    i, j, k = map(at, iterators((rows, columns, places)))
+    end = pick((i, i, i - 1, i // 2, rows - 1 - i, i + 1))
+    forward = chance(world.choices, 3)
+    long = max(1, end.range()[1] + 1)
+    if chance(world.choices, 2):
+        x = leaf(world, (places, columns), "x")
+        condition = k - end if forward else end - k
+        ones = Op("Full", (), ((max(1, condition.range()[1] + 1),), 1.0, world.dtype))
+        body = product([Read(x, (k, j)), Read(ones, (condition,))])
+    else:
+        places = pick((long, long, long + 1, max(1, long - 1)))
+        k = at(It(2, places))
+        x = leaf(world, (long, columns), "x")
+        body = Read(x, (end + k if forward else end - k, j), pick((0.0, 0.0, 0.0, 1.0)))
+    return made_scope((rows, columns), (places,), body)
+
+
 def banded(world: World) -> Tensor:
     """A band of a product, ``sum_k a[m, k] * b[m + d*w - p, k]``; or, summed over w instead of k, a
     band times a matrix. The band may lie beside the diagonal, and use every second row only."""
@@ -371,6 +395,6 @@ def padded_broadcast(world: World) -> Tensor:
 
 ALGEBRA: Final[tuple[Callable[[World], Tensor], ...]] = (
     sum_of_terms, squared_difference, scaled_by_function, quotients, of_constant, diagonal,
-    looked_up, strided, banded, unfolded, part_of_sum, extreme, pieces, taps,
+    looked_up, strided, running, banded, unfolded, part_of_sum, extreme, pieces, taps,
     rearranged, padded_broadcast,
 )  # fmt: skip

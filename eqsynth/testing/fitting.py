@@ -395,6 +395,7 @@ _FITS: Final[dict[str, Fit]] = {
     "UpsampleBilinear2d": _upsample,
     **{f"Reduce{r}": _axes for r in ("Sum", "Max", "Min", "Prod", "Mean")},
     "Softmax": _on_axis(lambda extent: (0,)),
+    "CumSum": _on_axis(lambda extent: (0,)),
     "LayerNorm": _layer_norm,
     "Permute": _permute,
     "Reshape": _reshape,

@@ -14,12 +14,14 @@ from typing import Final
 from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, Value, product, total
 from eqsynth.ir.tensor import Tensor
+from eqsynth.ir.types import FLOATS
 from eqsynth.rules.scope_rules.syntax import (
     ANY,
     Absent,
     Apply,
+    AtMost,
     Body,
     Broadcasts,
     Compare,
@@ -187,6 +189,11 @@ def _body(body: Body, given: Binding, world: World) -> Scalar:
                 return _equality(given.index(left), given.index(right), world)
             except NoFit:
                 raise Rejected("no index") from None
+        case AtMost():
+            return Cast(world.choices.pick(FLOATS), _order(body, given, world))
+        case Apply(fn="where", args=(AtMost() as order, *ways)):
+            chosen = (_body(way, given, world) for way in ways)
+            return Call("where", (_order(order, given, world), *chosen))
         case Apply(fn=fn, args=args):
             return Call(fn, tuple(_body(arg, given, world) for arg in args))
         case Plus(parts=parts):
@@ -204,3 +211,15 @@ def _equality(left: Index, right: Index, world: World) -> Scalar:
     if chance(world.choices, 3):
         u = -u
     return Read(leaf(world, (1,), world.choices.pick("tw")), (u,))
+
+
+def _order(order: AtMost, given: Binding, world: World) -> Scalar:
+    """``low <= high``, as one of the four comparisons."""
+    try:
+        low, high = given.index(order.left), given.index(order.right)
+    except NoFit:
+        raise Rejected("no index") from None
+    fn = world.choices.pick(("le", "lt", "ge", "gt"))
+    above = high + (fn in ("lt", "gt"))
+    sides = (low, above) if fn in ("le", "lt") else (above, low)
+    return Call(fn, tuple(map(Value, sides)))

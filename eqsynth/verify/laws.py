@@ -50,6 +50,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "match-conv-transpose2d": ("match",),
     "match-conv2d": ("match",),
     "match-epilogue": ("match",),
+    "match-cumsum": ("match",),
     "match-g2bmm": ("match",),
     "match-gbmm": ("match",),
     "match-matmul": ("match",),

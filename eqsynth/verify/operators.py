@@ -191,6 +191,16 @@ class Operators(Windows):
 
         return computed(x.extents, at)
 
+    def _cumsum(self, x: Symbolic, axis: Any) -> Symbolic:
+        n = self._axis(x, axis)
+
+        def at(i: Extents) -> Value:
+            k = z3.FreshInt("k")
+            return Reduce("sum", ((k, n),), x.read(
+                (*i[:axis], number(i[axis]) - k, *i[axis + 1 :])))  # fmt: skip
+
+        return computed(x.extents, at)
+
     def _unfold(self, x: Symbolic, axis: Any, size: Any) -> Symbolic:
         self._axis(x, axis)
         self.require(number(size) >= 1)
@@ -387,7 +397,7 @@ SPECTATORS: Final = frozenset({
       row.function in ("Add", "Sub", "Mul", "Neg", *FUNCTIONS)),
     "Slice", "Stride", "Shift", "Reverse", "Unfold", "Split", "Merge", "Concat", "LayerNorm",
     "Matmul", "Conv2d", "FusedConv2d", "MaxPool2d", "AvgPool2d", "Expand", "Reshape", "Full",
-    "Iota", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
+    "Iota", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Embedding",
 })  # fmt: skip
 """The operators that treat the axes which they don't name independently, and all in the same way.
 

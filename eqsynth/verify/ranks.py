@@ -25,8 +25,8 @@ from eqsynth.verify.operators import KINDS
 _SCALAR: Final = "rank 0"
 # Operators whose result has as many axes as their first operand.
 _KEEP_RANK: Final = frozenset({
-    "Slice", "Stride", "Shift", "Reverse", "Pad", "Permute", "Concat", "Softmax", "LayerNorm",
-    "MaxPool2d", "AvgPool2d",
+    "Slice", "Stride", "Shift", "Reverse", "Pad", "Permute", "Concat", "Softmax", "CumSum",
+    "LayerNorm", "MaxPool2d", "AvgPool2d",
 })  # fmt: skip
 _SHAPES: Final = frozenset({"Full", "Iota", "Expand", "Reshape"})
 

@@ -24,6 +24,7 @@ from eqsynth.rules.scope_rules.syntax import (
     Absent,
     Apply,
     Arithmetic,
+    AtMost,
     Axis,
     Body,
     Compare,
@@ -161,13 +162,13 @@ class _Names:
                 place = (*(at[group] for group in groups), *(self._place(a, at) for a in args))
                 read = Read(name, place, place)
                 return read if name in self._finite else values.Call("any", (read,))
-            case Equals(left=left, right=right):
-                return self._truth(self._place(left, at) == self._place(right, at))
+            case Equals() | AtMost():
+                return self._truth(self._condition(body, at))
             case Within(low=low, value=value, high=high):
                 least, there, most = (self._place(part, at) for part in (low, value, high))
                 return self._truth(z3.And(there >= least, there < most))
-            case Apply(fn="where", args=(Equals(left=left, right=right), chosen, other)):
-                condition = self._place(left, at) == self._place(right, at)
+            case Apply(fn="where", args=(Equals() | AtMost() as asked, chosen, other)):
+                condition = self._condition(asked, at)
                 return Guard(condition, self._body(chosen, at), self._body(other, at))
             case Apply(fn=fn, args=args):
                 return values.Call(fn, tuple(self._body(arg, at) for arg in args))
@@ -178,6 +179,10 @@ class _Names:
                 return first
             case Inner(reducer=reducer, axes=axes, body=inside):
                 return self._reduced(reducer, axes, inside, at)
+
+    def _condition(self, asked: Equals | AtMost, at: _At) -> Any:
+        left, right = (number(self._place(place, at)) for place in (asked.left, asked.right))
+        return left == right if isinstance(asked, Equals) else left <= right
 
     @staticmethod
     def _truth(condition: Any) -> Value:

@@ -398,6 +398,43 @@ def sum_of_products() -> Tensor:
     return op("Matmul", op("Add", op("Matmul", b, c), op("Matmul", d, e)), leaf("x", 6, 2))
 
 
+def triangle(comparison: str) -> Op:
+    """The bools ``j <= i``, or of another comparison of columns and rows."""
+    rows, columns = (op("Iota", attrs=((4, 4), axis, "int64")) for axis in (0, 1))
+    return op(comparison, columns, rows)
+
+
+def causal_products() -> Tensor:
+    """tril(q @ k') @ v: each row is multiplied with the sum of the products before it."""
+    q, k, v = (leaf(name, 4, 2) for name in "qkv")
+    scores = op("Matmul", q, op("Permute", k, attrs=((1, 0),)))
+    below = op("Where", triangle("LessEqual"), scores, op("Full", attrs=((), 0.0, "float32")))
+    return op("Matmul", below, v)
+
+
+def sums_from_the_end() -> Tensor:
+    """where(j < i, 0, 1) @ x: the sums of the rows from each row on."""
+    none, ones = (op("Full", attrs=((), value, "float32")) for value in (0.0, 1.0))
+    return op("Matmul", op("Where", triangle("Less"), none, ones), leaf("x", 4, 3))
+
+
+def sums_of_rows() -> Tensor:
+    """float32(j <= i) @ x: the sums of the rows up to each row."""
+    return op("Matmul", op("Cast", triangle("LessEqual"), attrs=("float32",)), leaf("x", 4, 3))
+
+
+def running_sum() -> Tensor:
+    """cumsum(x @ w, 0)[:3]: of three rows, and of x, which is narrower than its product."""
+    x, w = leaf("x", 5, 2), leaf("w", 2, 6)
+    return op("Slice", op("CumSum", op("Matmul", x, w), attrs=(0,)), attrs=(0, 0, 3, 1))
+
+
+def sums_of_running_sums() -> Tensor:
+    """cumsum(x) + cumsum(y) - cumsum(z)."""
+    x, y, z = (op("CumSum", leaf(name, 4, 3), attrs=(0,)) for name in "xyz")
+    return op("Sub", op("Add", x, y), z)
+
+
 def rows_in_reverse() -> Tensor:
     """t[2 - i]: the rows of a table at computed positions."""
     places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
@@ -559,6 +596,11 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "shifted-diagonal": shifted_diagonal,
     "sum-of-products": sum_of_products,
     "looked-up-rows": looked_up_rows,
+    "causal-products": causal_products,
+    "sums-from-the-end": sums_from_the_end,
+    "sums-of-rows": sums_of_rows,
+    "running-sum": running_sum,
+    "sums-of-running-sums": sums_of_running_sums,
     "rows-in-reverse": rows_in_reverse,
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),

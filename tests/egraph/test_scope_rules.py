@@ -39,7 +39,10 @@ INCREASING = parse("[*x] = max(*y) exp(F)  =>  [*x] = exp({max(*y) F})")
 ROWS = parse("[i, *x] = sum(*y) F * G(i)  =>  [i, *x] = {sum(*y) F * G(i)}")
 SQUARE = parse("[*x] = sum(*y) F * F  =>  [*x] = sum(*y) exp(2 * log(abs(F)))")
 EQUAL = parse("[i, j] = sum(k) F(i, k)  =>  [i, j] = sum(k) F(i, k) * 2 if #i == #j, constant F")
-RULES = [DELTA, INSIDE, LINEAR, HOISTED, HALVES, NEGATED, INCREASING, ROWS]
+TRIANGLE = parse("[*x] = where([0 <= E], F, 0)  =>  [*x] = [0 <= E] * F if finite F, float F")
+OTHER = parse("[*x] = where([0 <= E], 0, F)  =>  [*x] = [0 <= -1 - E] * F if finite F, float F")
+ORDER = parse("[*x] = [0 <= E]  =>  [*x] = [0 <= E]")
+RULES = [DELTA, INSIDE, LINEAR, HOISTED, HALVES, NEGATED, INCREASING, ROWS, TRIANGLE, OTHER, ORDER]
 
 
 def read(name: str, *index: Index, shape: tuple[int, ...] = (), fill: float = 0.0,
@@ -108,7 +111,74 @@ def test_functions_of_finite_elements_are_finite(finite: Scalar) -> None:
     assert_equal(given, answer)
 
 
+# ---- [a <= b] --------------------------------------------------------------------------
+
+row, column = it(0, 4), it(1, 3)
+ELEMENT = read("x", row, column)
+
+
+def compared(fn: str, left: Scalar, right: Scalar) -> Scalar:
+    return Call(fn, (left, right))
+
+
+@pytest.mark.parametrize(
+    ("condition", "at"),
+    [
+        (compared("le", Value(column), Value(row)), row - column),
+        (compared("lt", Value(column), Value(row)), row - column - 1),
+        (compared("ge", Value(column), Value(row)), column - row),
+        (compared("gt", Value(column), Value(row)), column - row - 1),
+        (compared("le", Sum((Value(column), Prod((Num(-1.0), Value(row))))), Num(1.0)),
+         row - column + 1),
+        (compared("lt", Value(row // 2), Value(column)), column - row // 2 - 1),
+    ],
+)  # fmt: skip
+def test_an_order_of_indices_is_a_read_of_ones(condition: Scalar, at: Index) -> None:
+    ones = op("Full", attrs=((at.range()[1] + 1,), 1.0, "float32"))
+    chosen = scope((4, 3), (), Call("where", (condition, ELEMENT, Num(0.0))))
+    (answer,) = answers(TRIANGLE, chosen)
+    assert Read(ones, (at,)) in answer.body.factors  # type: ignore[attr-defined]
+    assert_equal(chosen, answer)
+    left_out = scope((4, 3), (), Call("where", (condition, Num(0.0), ELEMENT)))
+    (answer,) = answers(OTHER, left_out)
+    assert_equal(left_out, answer)
+    number = scope((4, 3), (), Cast("float64", condition))
+    (answer,) = answers(ORDER, number)
+    assert answer.dtype == "float64"
+    assert_equal(number, answer)
+
+
+def test_a_choice_between_numbers_is_of_the_dtype_of_its_scope() -> None:
+    given = scope((4, 3), (), Call("where", (compared("le", Value(column), Value(row)), Num(1.0),
+                                             Num(0.0))))  # fmt: skip
+    (answer,) = answers(TRIANGLE, given)
+    assert answer == scope((4, 3), (), Read(op("Full", attrs=((4,), 1.0, "float32")),
+                                            (row - column,)))  # fmt: skip
+
+
+def test_the_side_of_an_order_may_be_known() -> None:
+    rule = parse("[i, j] = where([j <= i], F(i, j), 0)  =>  [i, j] = [j <= i] * F(i, j) "
+                 "if finite F, float F")  # fmt: skip
+    for at, found in (("le", 1), ("lt", 0), ("ge", 0)):
+        condition = compared(at, Value(column), Value(row))
+        given = scope((4, 3), (), Call("where", (condition, ELEMENT, Num(0.0))))
+        assert len(answers(rule, given)) == found
+
+
+SEEN = compared("le", Value(column), Value(row))
 NONE = {
+    "an infinite element": (TRIANGLE, scope((4, 3), (), Call("where", (
+        SEEN, read("x", row, column, shape=(2, 3), fill=INF), Num(0.0))))),
+    "another number than 0": (TRIANGLE, scope((4, 3), (), Call("where", (
+        SEEN, ELEMENT, Num(1.0))))),
+    "an equality": (TRIANGLE, scope((4, 3), (), Call("where", (
+        compared("eq", Value(column), Value(row)), ELEMENT, Num(0.0))))),
+    "an order of elements": (TRIANGLE, scope((4, 3), (), Call("where", (
+        compared("le", ELEMENT, Num(1.0)), ELEMENT, Num(0.0))))),
+    "a triangle of integers": (TRIANGLE, scope((4, 3), (), Call("where", (
+        SEEN, read("x", row, column, dtype="int64"), Num(0.0))))),
+    "an order as an integer": (ORDER, scope((4, 3), (), Cast("int64", SEEN))),
+    "an order as it is": (ORDER, scope((4, 3), (), SEEN)),
     "half of an index": (DELTA, scope((4,), (3,), Prod((X, one(2 * k - i))))),
     "no iterator of the sum": (DELTA, scope((4,), (3,), Prod((X, one(i - 1))))),
     "two elements": (DELTA, scope((4,), (3,), Prod((X, read("t", k - i, shape=(2,)))))),

@@ -268,7 +268,8 @@ def test_padding_by_reflection_becomes_reads_at_constant_indices(run: Run) -> No
 
 
 OPAQUE: dict[str, Callable[..., Any]] = {
-    "cumsum": lambda self, x: torch.relu(x.cumsum(1)) + 1,
+    "cumprod": lambda self, x: torch.relu(x.cumprod(1)) + 1,
+    "cumsum of integers": lambda self, x: x.int().cumsum(1),
     "two results": lambda self, x: torch.sort(x.abs(), -1),
     "one of two results": lambda self, x: x.gather(1, x.abs().topk(2)[1]),
     "index of a maximum": lambda self, x: x.max(1),
@@ -301,7 +302,7 @@ def test_an_unknown_operator_stays_opaque_and_runs_through_torch(name: str, run:
 
 def test_equal_opaque_operators_are_one_term_and_others_are_not() -> None:
     def forward(self: nn.Module, x: Tensor) -> Tensor:
-        return x.cumsum(0) + x.cumsum(0) * x.cumsum(1) + (x + 1).cumsum(0)
+        return x.cumprod(0) + x.cumprod(0) * x.cumprod(1) + (x + 1).cumprod(0)
 
     captured = capture(module(forward), (X,))
     assert operators(captured).count("Opaque") == 3
@@ -311,7 +312,7 @@ def test_equal_opaque_operators_are_one_term_and_others_are_not() -> None:
 def test_unknown_operators_of_weights_alone_are_constants(run: Run) -> None:
     # Of weights, of other constants, and through values that the IR can't hold.
     made = module(
-        lambda self, x: x + (1 + self.w.cumsum(0)).cumsum(0) + (self.c * 2).imag,
+        lambda self, x: x + (1 + self.w.cumprod(0)).cumprod(0) + (self.c * 2).imag,
         w=torch.ones(4), c=torch.tensor([1j, 1 + 2j, 0j, 3j]),
     )  # fmt: skip
     captured = capture(made, (X,))

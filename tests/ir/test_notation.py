@@ -43,6 +43,8 @@ DEFINED: list[tuple[Op, str, tuple[int, ...]]] = [
     (op("Shift", leaf("a", 3), attrs=(0, -1)), "(a) [i] = a[(i - 1) % 3]", ()),
     (op("Reshape", leaf("a", 2, 3), attrs=((6,),)), "(a) [i] = a[i // 3, i % 3]", ()),
     (op("Softmax", leaf("a", 2, 1, 3), attrs=(2,)), _SOFTMAX, ()),
+    (op("CumSum", leaf("a", 2, 3, 4), attrs=(1,)),
+     "(x; a, k) [*n:a, i, *m] = sum(k) x[*n, i - k, *m]", (1, 3)),
     (op("LayerNorm", leaf("a", 2, 3, 4), leaf("b", 3, 4), leaf("c", 3, 4), attrs=(2, 0.5)),
      _NORM, (2,)),
     (op("LayerNorm", leaf("a", 3, 1), leaf("b", 1), leaf("c", 1), attrs=(1, 0.5)), _NORM, (1,)),

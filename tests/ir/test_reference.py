@@ -209,6 +209,7 @@ def test_pooling(stride: tuple[int, int], padding: tuple[int, int]) -> None:
 def test_normalizations() -> None:
     for axis in range(4):
         check("Softmax", (axis,), lambda x, a=axis: x.softmax(a), IMAGE)
+        check("CumSum", (axis,), lambda x, a=axis: x.cumsum(a), IMAGE)
     big = np.array([1e4, -1e4, 1e4])
     got = evaluate(op("Softmax", leaf("x", 3), attrs=(0,)), {"x": big})
     np.testing.assert_allclose(got, [0.5, 0, 0.5])

@@ -29,7 +29,7 @@ ODD: list[Any] = [
     None, True, False, -1, 0, 1, 2, 7, 1 << 31, 1 << 62, 1 << 63, 10**30, -(10**30), 0.5, 1e308,
     float("inf"), float("nan"), "", "x", "t0", "float32", "float64", "bool", "y" * 5000, "\0",
     [], {}, [0], [[]], [1, 0], {"fixed": {"tuple": [1]}}, {"given": 0}, "op", "Relu", "Matmul",
-    "torch.view", "onednn.linear", "aten::cumsum", "item", "torch", "tvm",
+    "torch.view", "onednn.linear", "aten::cumprod", "item", "torch", "tvm",
 ]  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def subjects() -> Iterator[tuple[str, bytes, Callable[[Any], Any]]]:
 
         def forward(self, x: torch.Tensor, *, names: tuple[str, ...] = ("a",)) -> Any:
             self.count.add_(1)
-            y = (x * self.w).cumsum(0) + self.w.cumsum(0) * self.rate
+            y = (x * self.w).cumprod(0) + self.w.cumprod(0) * self.rate
             return {"y": y, "x": x, "more": [torch.relu(y) * self.count, None]}
 
     x = torch.randn(3, 4)

@@ -118,6 +118,10 @@ SPECIAL: dict[str, list[Op]] = {
         for name in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean")
     },
     "Softmax": [op("Softmax", (2, 3, 4), attrs=(1,)), op("Softmax", (0, 3), attrs=(1,))],
+    "CumSum": [
+        op("CumSum", (2, 3, 4), attrs=(1,)), op("CumSum", (2, 3, 4), attrs=(2,)),
+        op("CumSum", (0, 3), attrs=(1,)),
+    ],
     "MaxPool2d": [
         op("MaxPool2d", (2, 3, 7, 6), attrs=POOL),
         op("MaxPool2d", (1, 2, 4, 4), attrs=((2, 2), (2, 2), (2, 2), (1, 1))),

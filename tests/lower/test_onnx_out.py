@@ -107,6 +107,7 @@ STRUCTURED = [
       for dtype in ("int8", "int16", "int32", "int64", "uint8", "bool")),
     Op("ReduceMax", (X,), ((), 1)),
     *(Op("Softmax", (X,), (axis,)) for axis in (0, 2, 3)),
+    *(Op("CumSum", (X,), (axis,)) for axis in (0, 3)),
     Op("MaxPool2d", (X,), ((3, 2), (2, 1), (1, 1), (1, 2))),
     Op("MaxPool2d", (X,), ((3, 2), (2, 1), (2, 2), (1, 1))),  # windows in the padding alone
     Op("AvgPool2d", (X,), ((3, 2), (2, 1), (1, 1), (1, 1))),

@@ -33,7 +33,7 @@ class Model(nn.Module):
         self.register_buffer("phase", torch.tensor([1j, 1, 2, 3, 1, 1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        shift = self.a.bias.cumsum(0) + (1j * self.phase).imag + torch.tensor([1.0, 2, 3, 4, 5, 6])
+        shift = self.a.bias.cumprod(0) + (1j * self.phase).imag + torch.tensor([1.0, 2, 3, 4, 5, 6])
         y = self.norm(self.b(self.a(x))) * self.scale + (self.offset + self.several[0] + shift)
         return self.c(torch.softmax(y + self.mask, -1))  # type: ignore[no-any-return]
 

@@ -341,6 +341,11 @@ ROWS: dict[str, Winner | Equal] = {
     "quotient": Winner(known("repeated-rows"), "flops", 72),
     "delta-under-sum": EYE,
     "diagonal-is-product": Winner(known("diagonal-matrix"), "flops", 6),
+    "cumsum-of-sum": Winner(known("sums-of-running-sums"), "flops", 36),
+    "cumsum-of-difference": Winner(known("sums-of-running-sums"), "flops", 36),
+    "order-is-ones": Winner(known("sums-of-rows"), "flops", 12),
+    "triangle-is-product": Winner(known("causal-products"), "flops", 64),
+    "other-triangle-is-product": Winner(known("sums-from-the-end"), "flops", 12),
     "gather-rows": LOOKED_UP,
     "shared-places": Winner(known("enlarged-convolution"), "flops", 1152),
     "broadcast-beyond": Winner(known("conditioned-convolution"), "flops", 1960),
@@ -405,6 +410,7 @@ ROWS: dict[str, Winner | Equal] = {
     ),  # fmt: skip
     "match-g2bmm": Winner(band_by_hand, "bands", "G2BMM"),
     "match-gbmm": Winner(band_times_by_hand, "bands times", "GBMM"),
+    "match-cumsum": Winner(known("sums-of-rows"), "flops", 12),
     "match-epilogue": MLP,
     "match-view": Winner(cropped_twice, "time", "Slice Softmax"),
     # merge

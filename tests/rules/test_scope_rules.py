@@ -83,6 +83,8 @@ WRONG = {
     "other arguments": ("[*x] = sum(k) F(k) * ^F => [*x] = sum(k) F(k)", "F", "(k) each time"),
     "argument missing": ("[*x] = sum(k) F(k) => [*x] = sum(k) ^F", "F", "1, as on the left"),
     "scope inside": ("[*x] = sum(k) ^{sum(*y) F} => [*x] = sum(k) F", "{", "inlined"),
+    "order of an unknown": ("[*x] = where([^E <= F], G, 0) => [*x] = G", "E", "[0 <= E]"),
+    "end of an order": ("[*x] = where([0 <= ^E , F, 0) => [*x] = F", "E", "[0 <= E]"),
     "range on the left": ("[*x] = sum(k) F(k) * ^[0 <= k < 2] => [*x] = F(0)", "[", "[k == E]"),
     "no condition": ("[*x] = sum(k) F(k) => [*x] = sum(k) F(k) if k^", "the end of the text",
                      "k not in E"),

@@ -25,6 +25,7 @@ from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (
     ANY,
     Apply,
+    AtMost,
     Axis,
     Body,
     Equals,
@@ -78,7 +79,9 @@ class Builder:
     """
 
     def __init__(self, listed: dict[str, tuple[str, ...]], scope: Scope) -> None:
-        self._listed, self._scope, self._dtype = listed, scope, dtype_of(scope.body)
+        self._listed, self._scope = listed, scope
+        # A choice between numbers has no dtype of its own.
+        self._dtype = dtype_of(scope.body) or scope.dtype
         # The number of slots in use; new iterators get the next ones.
         self._slots = len(scope.extents)
 
@@ -121,6 +124,9 @@ class Builder:
                 # [i == j] and [j == i] are one term: the first iterator counts upwards.
                 upwards = zero if not zero.terms or zero.terms[0][1] > 0 else -zero
                 return self._between(upwards, 1, around)
+            case AtMost(left=left, right=right):
+                above = given.index(right) - given.index(left)
+                return self._between(above, above.range()[1] + 1, around)
             case Within(low=low, value=value, high=high):
                 least = given.number(low)
                 shifted = given.index(value) - least
@@ -145,7 +151,6 @@ class Builder:
             return Num(1.0)
         if high < 0 or low >= extent:
             return Num(0.0)
-        if not is_float(self._dtype or "bool") or not set(index.iterators()) <= around:
+        if not is_float(self._dtype) or not set(index.iterators()) <= around:
             raise NoFit
-        assert self._dtype is not None
         return Read(Op("Full", (), ((extent,), 1.0, self._dtype)), (index,))

@@ -20,6 +20,7 @@ from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import remembered
 from eqsynth.ir.scalar import (
     Call,
+    Cast,
     Num,
     Prod,
     Read,
@@ -37,6 +38,7 @@ from eqsynth.ir.types import is_float
 from eqsynth.rules.scope_rules.syntax import (
     ANY,
     Apply,
+    AtMost,
     Axis,
     Body,
     Equals,
@@ -130,7 +132,7 @@ class _Matcher:
 
     def __init__(self, rule: ScopeRule, scope: Scope) -> None:
         self.listed = dict(rule.bodies)
-        self.dtype = dtype_of(scope.body)
+        self.dtype = dtype_of(scope.body) or scope.dtype
         self.steps = 0
 
     def body(self, pattern: Body, scalar: Scalar, given: Binding) -> Iterator[Binding]:
@@ -159,6 +161,8 @@ class _Matcher:
                 for found, rest in self._equal(pattern, scalar, given):
                     if not rest:
                         yield found
+            case AtMost():
+                yield from _ordered(pattern, scalar, given)
 
     def _may_stand_for(self, name: str, scalar: Scalar, given: Binding) -> bool:
         """Whether the scalar uses no named iterators except those in the variable's parentheses."""
@@ -269,6 +273,22 @@ def _solved(pattern: Equals, u: Index, given: Binding) -> Iterator[Binding]:
         yield given
 
 
+def _ordered(pattern: AtMost, scalar: Scalar, given: Binding) -> Iterator[Binding]:
+    """Match an order of two indices, ``0 <= u``, as ``[a <= a + u]``; also as a number, to which
+    it was converted."""
+    order = scalar.arg if isinstance(scalar, Cast) else scalar
+    u, place = not_negative(order), pattern.right
+    if u is None:
+        return
+    try:
+        if isinstance(place, Named) and place.name not in {*given.indices, *given.iterators}:
+            yield given.with_index(place.name, given.index(pattern.left) + u)
+        elif given.index(place) - given.index(pattern.left) == u:
+            yield given
+    except NoFit:
+        return
+
+
 def _fixed_first(parts: Iterable[Body]) -> list[Body]:
     """Sort the variables last, since they match the remaining operands."""
     return sorted(parts, key=lambda part: isinstance(part, Variable))
@@ -302,6 +322,23 @@ def _comparison(factor: Scalar) -> Index | None:
         return None
     sides = [as_index(arg) for arg in factor.args]
     return None if sides[0] is None or sides[1] is None else sides[0] - sides[1]
+
+
+def not_negative(condition: Scalar) -> Index | None:
+    """Return u if the scalar is an order of two indices, which is ``0 <= u``; otherwise None.
+
+    >>> from eqsynth.ir.scalar import Value
+    >>> i, k = (Index.iterator(slot, 4) for slot in range(2))
+    >>> str(not_negative(Call("lt", (Value(k), Value(i)))))
+    'i0 - i1 - 1'
+    """
+    if not isinstance(condition, Call) or condition.fn not in ("le", "lt", "ge", "gt"):
+        return None
+    first, second = (as_index(arg) for arg in condition.args)
+    if first is None or second is None:
+        return None
+    above = second - first if condition.fn in ("le", "lt") else first - second
+    return above - (condition.fn in ("lt", "gt"))
 
 
 def _least(u: Index) -> Index:

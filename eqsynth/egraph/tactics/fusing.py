@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.inline import Inline
-from eqsynth.egraph.scope_rules.matching import is_delta
+from eqsynth.egraph.scope_rules.matching import is_delta, not_negative
 from eqsynth.egraph.tactics import algebra, linear, merging
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
@@ -27,7 +27,7 @@ from eqsynth.egraph.tactics.requests import (
 )
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Read, Sum, reads, terms_of
+from eqsynth.ir.scalar import Call, Num, Read, Sum, reads, terms_of
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 
 # In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
@@ -168,10 +168,18 @@ def _fusible(
             and not row[0].constant
             and not conditions.is_view(inner)
             and not is_delta(inner.body)
+            and not (_is_cut(scope) and not_negative(inner.body) is not None)
         ):
             # Computed once as it is; fused, it would be computed for every element. Where two
-            # indices are equal has to be seen, since little may be left to compute.
+            # indices are equal has to be seen, since little may be left to compute; and so has a
+            # triangle, by which sums become cumulative sums.
             continue
         merged = merging.merge(scope, read, inner)
         if merged is not None and merged != scope:
             yield inner
+
+
+def _is_cut(scope: Scope) -> bool:
+    """Whether the scope is 0 where a condition holds, or where it doesn't: ``where(c, f, 0)``."""
+    body = scope.body
+    return isinstance(body, Call) and body.fn == "where" and Num(0.0) in body.args[1:]

@@ -58,7 +58,9 @@ def match_conv_transpose2d(scope: Scope) -> Tensor | None:
     the triples (output, pixel, tap) that are summed.
     """
     pair = operands(scope)
-    for x, w in (pair, pair[::-1]) if pair else ():
+    if pair is None or not any(map(_strides, (*pair[0].index, *pair[1].index))):
+        return None  # the steps would be counted pixel by pixel: of a triangle 10**6 pairs and more
+    for x, w in (pair, pair[::-1]):
         axes = list(_axes(scope, x, w))
         if 1 <= len(axes) <= 2 and any(axis.stride > 1 for axis in axes):
             apart = iterator_split(scope, whole=True, but={axis.out for axis in axes})
@@ -70,6 +72,11 @@ def match_conv_transpose2d(scope: Scope) -> Tensor | None:
             value = match_conv_transpose2d(read.tensor)
             return value and same_scope(scope, replace(read, tensor=value), [])
     return None
+
+
+def _strides(index: Index) -> bool:
+    """Whether the index takes more than single steps: ``2*q``, ``i // 2``, ``i % 2``."""
+    return not index.is_affine or any(abs(step) != 1 for _, step in index.terms)
 
 
 def _axes(scope: Scope, x: Read, w: Read) -> Iterator[_Axis]:

@@ -148,6 +148,17 @@ def _spread(input: Expr, dim: Dim, correction: Number, keepdim: bool) -> tuple[E
     return spread, centre if keepdim or not input.ndim else views.squeeze(centre, axes)
 
 
+def cumsum(input: Expr, dim: int, dtype: str | None = None) -> Expr:
+    """The sums of all elements up to each one along an axis: ``result[i] = sum_{k <= i} x[k]``.
+
+    Raises:
+        DtypeError: the elements are integers or bools, which torch adds up as int64.
+    """
+    input = cast(input, dtype) if dtype else input
+    _require_floats("cumsum", input)
+    return make("CumSum", (input,), views.axis_of(dim, input.ndim)) if input.ndim else input
+
+
 def softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
     """``exp(x) / sum(exp(x))`` on one axis."""
     input = cast(input, dtype) if dtype else input

@@ -202,6 +202,11 @@ def _softmax(g: Graph, x: Value, axis: int) -> Value:
     return g.node("Softmax", [x], x.shape, x.dtype, axis=axis)
 
 
+def _cumsum(g: Graph, x: Value, axis: int) -> Value:
+    inner = g.cast(x, wide(x.dtype))
+    return g.cast(g.node("CumSum", [inner, g.place(axis)], x.shape, inner.dtype), x.dtype)
+
+
 def _pool(operator: str, fill: float, **attributes: Any) -> Row:
     """A row for a pooling operator; ``fill`` is the value of the padding."""
 
@@ -333,6 +338,7 @@ _COMPUTED: Final[dict[str, Row]] = {
     "FusedConv2d": _fused_conv2d,
     "FusedConv2dAdd": _fused_conv2d,
     "Softmax": _softmax,
+    "CumSum": _cumsum,
     "MaxPool2d": _pool("MaxPool", float("-inf")),
     "AvgPool2d": _pool("AveragePool", 0.0, count_include_pad=1),
     "LayerNorm": _layer_norm,

@@ -26,7 +26,7 @@ from eqsynth.rules.law import law_of, text_of
 from eqsynth.rules.options import options_of, words_of
 from eqsynth.rules.scope_rules.cursor import TextError
 from eqsynth.rules.scope_rules.parser import parse
-from eqsynth.rules.scope_rules.syntax import ANY, Plus, ScopeRule, Times
+from eqsynth.rules.scope_rules.syntax import ANY, Apply, AtMost, Plus, ScopeRule, Times
 
 HEAD: Final = "rule-of-scopes"
 _OPTIONS: Final = (":numerics", ":ruleset", ":name", ":gives", ":choose")
@@ -101,6 +101,10 @@ def _texts(rule: ScopeRule, name: str, ruleset: str, derived: bool) -> Iterable[
         facts.append("(= 0 (vec-length s))")
     if isinstance(side.body, Plus | Times):
         facts.append(f"(= b ({'Sum' if isinstance(side.body, Plus) else 'Prod'} v))")
+    elif isinstance(side.body, Apply):
+        facts.append(f'(= b (Call "{side.body.fn}" v))')
+    elif isinstance(side.body, AtMost):
+        facts.append("(= b (Convert d c))")
     own = f':ruleset {ruleset} :name "{name}'
     law = law_of(name)
     yield text_of(name, SCOPE, SCOPE if derived else ("Tensor", "Tensor"))

@@ -7,7 +7,8 @@
     product   = factor {"*" factor}
     factor    = number | "-" factor | "(" sum ")" | function "(" sum {"," sum} ")"
               | variable ["(" index {"," index} ")"]
-              | "[" index "==" index "]" | "[" index "<=" index "<" index "]"
+              | "[" index "==" index "]" | "[" index "<=" index "]"
+              | "[" index "<=" index "<" index "]"                          on the right
               | "{" [reducer "(" axes ")"] sum "}"                          on the right
     index     = integer | name | variable | "#" name | index ("+" | "-" | "*" | "//" | "%") index
     condition = index {("<=" | "<" | "==") index} | index "divides" index
@@ -32,6 +33,7 @@ from eqsynth.rules.scope_rules.syntax import (
     ANY,
     Absent,
     Apply,
+    AtMost,
     Axis,
     Body,
     Broadcasts,
@@ -282,10 +284,13 @@ class _Parser(Places):
         if self.has("<="):
             self.take()
             value = self.index()
+            if self.has("]"):
+                self.take()
+                return AtMost(first, value)
             self.expect("<")
             within = Within(first, value, self.index())
             if self.names.on_left:
-                self.fail("a range can't be matched", start, expected="[k == E]")
+                self.fail("a range can't be matched", start, expected="[k == E] or [0 <= E]")
             self.expect("]")
             return within
         self.expect("==")

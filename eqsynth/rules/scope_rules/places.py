@@ -102,9 +102,10 @@ class Places(Cursor):
         if not names.on_left:
             self.known(token, names.indices, "variable for an index")
         elif token.text not in names.indices:
-            alone = self.tokens[self.at - 2].text == "==" and self.has("]")
+            alone = self.tokens[self.at - 2].text in ("==", "<=") and self.has("]")
             if not alone:
-                self.fail(f"nothing says what {token.text} is", token, expected="[k == E]")
+                self.fail(f"nothing says what {token.text} is", token,
+                          expected="[k == E] or [0 <= E]")  # fmt: skip
             names.indices.append(token.text)
             self.count(token)
 

@@ -80,6 +80,14 @@ class Equals:
 
 
 @dataclass(frozen=True)
+class AtMost:
+    """``[a <= b]``: 1 if the condition holds, otherwise 0."""
+
+    left: Place
+    right: Place
+
+
+@dataclass(frozen=True)
 class Within:
     """``[low <= value < high]``: 1 if the condition holds, otherwise 0."""
 
@@ -132,7 +140,7 @@ class Inner:
     body: Body
 
 
-Body = Number | Variable | Equals | Within | Apply | Plus | Times | Inner
+Body = Number | Variable | Equals | AtMost | Within | Apply | Plus | Times | Inner
 
 # ---- rules --------------------------------------------------------------------------
 

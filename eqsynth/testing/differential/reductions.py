@@ -249,4 +249,32 @@ def offset(x: torch.Tensor) -> torch.Tensor:
     return x + 1e6 / 7
 
 
-ROWS: Final = (*_sums(), *_extremes(), *_spread(), *_norms(), *_softmaxes(), *_normalizations())
+def _sizes(x: torch.Tensor, axis: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The sums of what is added up, without signs: so large are the values that are rounded."""
+    return x.double().abs().cumsum(axis)
+
+
+def _running_sums() -> list[Row]:
+    def row(x: Operand, axis: int, dtypes: tuple[str, ...], *kinds: str, **options: Any) -> Row:
+        return Row("aten::cumsum", (x, axis), options, dtypes, kinds=kinds, sensitive=True,
+                   scale=_sizes, roundings=16)  # fmt: skip
+
+    rows = [row(_X, axis, FLOATS, *FINITE) for axis in (0, -1)]
+    rows += [row(_IMAGE, axis, _SINGLE, "normal") for axis in (0, 1, -1)]
+    rows += [row(_IMAGE, 1, ALL, "normal", "mixed", dtype=getattr(torch, kind))
+             for kind in ("float32", "float64")]  # fmt: skip
+    rows += [row(x, axis, _SINGLE, "normal") for x in (*_EMPTY, *_SPECIAL) for axis in (0, 1)]
+    # Torch adds integers up as int64, for which the IR has no operator.
+    return [
+        *rows,
+        Row("aten::cumsum", (Operand(()), 0), kinds=("normal",)),
+        Row("aten::cumsum", (_X, 0), dtypes=_WHOLE, kinds=("normal",), refused=True),
+        Row("aten::cumsum", (_X, 0), {"dtype": torch.int64}, ("float32", "int64"),
+            kinds=("normal",), refused=True),
+    ]  # fmt: skip
+
+
+ROWS: Final = (
+    *_sums(), *_running_sums(), *_extremes(), *_spread(), *_norms(), *_softmaxes(),
+    *_normalizations(),
+)  # fmt: skip

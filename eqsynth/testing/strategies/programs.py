@@ -146,10 +146,10 @@ def _reduce(draw: st.DrawFn, x: Tensor) -> Op:
     return op(draw(st.sampled_from(kinds)), x, attrs=(axes, number(draw, 0, 1)))
 
 
-def _softmax(draw: st.DrawFn, x: Tensor) -> Op:
+def _along_axis(draw: st.DrawFn, x: Tensor) -> Op:
     if 0 in x.shape or not is_float(x.dtype):
         return simple(x)
-    return op("Softmax", x, attrs=(axis_of(draw, x),))
+    return op(draw(st.sampled_from(("Softmax", "CumSum"))), x, attrs=(axis_of(draw, x),))
 
 
 def _window(draw: st.DrawFn, x: Tensor, name: str) -> Op:
@@ -272,7 +272,8 @@ def _joined(draw: st.DrawFn, x: Tensor, pool: Sequence[Tensor]) -> Op:
 
 _BUILDERS: Sequence[Build] = (
     _unary, _unary, _binary, _binary, _where, _cast, _matmul, _matmul, _reduce, _reduce,
-    _softmax, _layer_norm, *VIEWS.values(), _with_constant, _gather, _conv_transpose, _grouped_conv,
+    _along_axis, _layer_norm, *VIEWS.values(), _with_constant, _gather, _conv_transpose,
+    _grouped_conv,
     *(lambda d, x, n=n: _window(d, x, n) for n in ("Conv2d", "MaxPool2d", "AvgPool2d")),
 )  # fmt: skip
 _JOINS: Sequence[Join] = (
