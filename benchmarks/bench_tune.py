@@ -279,16 +279,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         done += 1
             print(f"{trials} trials of every search", flush=True)
         if TVM in options.tuner and not options.sweep:
-            for seed in range(options.seeds):
-                for kernel in options.kernel:
-                    search = {"kernel": kernel, "tuner": TVM, "seed": seed}
-                    if len(lines.rows[kernel, TVM, seed]) >= options.trials:
-                        continue
-                    if time.monotonic() > until:
-                        print(f"the minutes are over, at seed {seed} of TVM's search")
-                        return
-                    by_tvm(search, lines, options.trials, worker, options.threads, int(options.far))
-            print("TVM's search", flush=True)
+            asked = [(seed, kernel) for seed in range(options.seeds) for kernel in options.kernel]
+            for seed, kernel in asked:
+                search = {"kernel": kernel, "tuner": TVM, "seed": seed}
+                if len(lines.rows[kernel, TVM, seed]) >= options.trials:
+                    continue
+                if time.monotonic() > until:
+                    print(f"the minutes are over, at seed {seed} of TVM's search")
+                    break
+                by_tvm(search, lines, options.trials, worker, options.threads, int(options.far))
         for kernel in options.kernel:
             finals(kernel, lines, worker, options.threads, int(options.far))
 
