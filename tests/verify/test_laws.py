@@ -22,9 +22,10 @@ from eqsynth.egraph.tactics.entry import Entry
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.expansion.expanded import Expand, expanded
+from eqsynth.ir.tensor import Tensor
 from eqsynth.rules import RuleSet, load_rules
 from eqsynth.verify.laws import ARGUED, WRITTEN, behind
-from tests.egraph.programs import LIMITS, PROGRAMS, RULES
+from tests.egraph.programs import LIMITS, PROGRAMS, RULES, leaf, op
 
 
 class Watched:
@@ -49,9 +50,13 @@ class Watched:
         monkeypatch.setattr(asking, "applied", watched)
 
     def saturate(
-        self, program: str, phases: Sequence[Phase] = DEFAULT_PHASES, rules: RuleSet = RULES
+        self,
+        program: str | Tensor,
+        phases: Sequence[Phase] = DEFAULT_PHASES,
+        rules: RuleSet = RULES,
     ) -> None:
-        saturate_terms([PROGRAMS[program]()], rules, phases, LIMITS, False)
+        term = PROGRAMS[program]() if isinstance(program, str) else program
+        saturate_terms([term], rules, phases, LIMITS, False)
 
     def unnamed(self) -> dict[str, set[str]]:
         """Functions of steps that aren't named beside their laws."""
@@ -79,6 +84,11 @@ def test_every_law_answers_by_the_calculus_somewhere(monkeypatch: pytest.MonkeyP
         # As proofs search: `like-terms`, `operand-split` and `derived-constants` are asked there
         # alone.
         watched.saturate(program, PROVE_PHASES)
+    # `clamp` and `unclip` are of proof numerics, which RULES leaves out.
+    x = leaf("x", 3, 4)
+    squares = op("Relu", op("ReduceSum", op("Mul", x, x), attrs=((1,), 0)))
+    for proved in ("max-pooling", squares):
+        watched.saturate(proved, PROVE_PHASES, load_rules())
     # Rules of scopes are laws of their own text.
     assert watched.unnamed() == {} and watched.forms <= ARGUED.keys()
     # What canonical forms are called by, `derive`, is no step.
