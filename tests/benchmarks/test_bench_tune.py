@@ -115,7 +115,7 @@ def test_tables_compare_at_what_all_searches_have_had() -> None:
 
 
 def test_seeds_of_tvm_are_its_own() -> None:
-    rows = [row("a", 0, 0.5, 1.0), row("a", 1, 0.5, 1.0), row("tvm", 0, 0.25, 1.0)]
+    rows = [row("a", 0, 0.5, 1.0), row("a", 1, 0.5, 1.0), row("tvm", 2, 0.25, 1.0)]
     races = [{"kernel": "k", "raced": [[["rows", {}], 2e-6, True], [["fold", {"width": 16}], 1e-6,
                                                                     False]]}]  # fmt: skip
     told = tuning_tables.text(rows, tuning_tables.raced(races))
