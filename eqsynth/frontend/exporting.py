@@ -5,20 +5,31 @@ Not here: the translation of the exported graph into the IR (``torch_export.py``
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
+import operator
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_map_only
+from torch._guards import detect_fake_mode
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.errors import SeveralGraphsError
-from eqsynth.lower.torch_graph import taken_apart
+from eqsynth.lower.functional import (
+    copied,
+    functional,
+    is_composed,
+    is_write,
+    rewritten,
+    with_graph,
+)
 from eqsynth.lower.weights import storages
 
 # Operators with a decomposition that isn't in torch's default table.
@@ -69,7 +80,7 @@ def export(
         with _quiet():
             with torch.no_grad():
                 exported = torch.export.export(module, args, kwargs)
-            return taken_apart(exported, {})
+            return functional(exported)
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise SeveralGraphsError(
@@ -109,7 +120,44 @@ _LOUD: Final = {
 }
 
 
-def decompositions() -> dict[Any, Any]:
+def decomposed(
+    exported: torch.export.ExportedProgram, nodes: Collection[Node]
+) -> torch.export.ExportedProgram:
+    """Return the program with these calls of operators decomposed, each by itself.
+
+        y = adaptive_avg_pool1d(x, 1)       y = mean(x, [-1], keepdim=True)
+
+    A call stays whole if torch has no decomposition, if it fails (there are arguments that only the
+    operator takes), or if it has a side effect that the call hasn't: ``linalg_inv`` would become an
+    inverse and an assertion that the inverse exists. Such calls are marked, and ``is_whole`` tells.
+    """
+    graph, table = Graph(), _decompositions()
+    new: dict[Node, Any] = {}  # of a call with several results: a tuple
+    for node in exported.graph.nodes:
+        parts = _parts(node, table) if node in nodes else None
+        if parts is not None:
+            new[node] = _inlined(parts, node, graph, new)
+        elif node.target is operator.getitem and isinstance(new[node.args[0]], tuple):
+            new[node] = new[node.args[0]][node.args[1]]
+        else:
+            new[node] = copied(node, graph, new.__getitem__)
+            if node in nodes:
+                new[node].meta[_WHOLE] = True
+    results = next(node for node in exported.graph.nodes if node.op == "output").all_input_nodes
+    return with_graph(exported, graph, {x.name: new[x].name for x in results})
+
+
+def is_whole(node: Node) -> bool:
+    """Whether ``decomposed`` was asked for this call, and left it as it is."""
+    return _WHOLE in node.meta
+
+
+_WHOLE: Final = "eqsynth: not decomposed"
+_INSIDE: Final = "eqsynth: parts of"
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
     """Operator -> the function by which torch decomposes it."""
     table = {
         **torch.export.default_decompositions(),
@@ -118,37 +166,90 @@ def decompositions() -> dict[Any, Any]:
     return {t: d for t, d in table.items() if t.name().partition(".")[0] not in _KEPT_WHOLE}
 
 
-def decomposed(
-    exported: torch.export.ExportedProgram, working: dict[Any, Any], more: dict[Any, Any]
-) -> tuple[torch.export.ExportedProgram, dict[Any, Any]]:
-    """Return the program with more operators decomposed, and all decompositions that worked.
+def _parts(node: Node, table: Mapping[Any, Any]) -> Graph | None:
+    """The graph of a call's decomposition, whose inputs are the call's tensors."""
+    target: Any = node.target
+    # An operator that is composed of others is taken apart by being called.
+    function = table.get(target, target if is_composed(target) else None)
+    inside = node.meta.get(_INSIDE, ())
+    if function is None or target in inside:
+        return None
+    values, spec = tree_flatten((node.args, dict(node.kwargs)))
+    places = [n for n, value in enumerate(values) if isinstance(value, Node)]
+    given = [values[n].meta["val"] for n in places]
 
-    An operator stays whole if its decomposition fails, since there are arguments that only the
-    operator takes. It also stays whole if its decomposition has a side effect that the program
-    didn't have: ``linalg_inv`` would become an inverse and an assertion that the inverse exists.
-    Where several decompositions fail together, each half of them is tried by itself.
+    def call(*tensors: torch.Tensor) -> Any:
+        filled = list(values)
+        for n, tensor in zip(places, tensors, strict=True):
+            filled[n] = tensor
+        args, kwargs = tree_unflatten(filled, spec)
+        made = function(*args, **kwargs)
+        return tuple(made) if isinstance(made, tuple | list) else made  # not a named tuple
 
-    Args:
-        working: the decompositions that have worked for this program so far.
-        more: the decompositions to try.
-    """
+    mode = detect_fake_mode([node.meta.get("val"), given]) or nullcontext()
     try:
-        made = taken_apart(exported, {**working, **more})
-        if not _has_effects(made) or _has_effects(exported):
-            return made, {**working, **more}
+        # In inference mode the operators' autograd kernels aren't used (``functional``).
+        with mode, torch.inference_mode(), _without_onednn():
+            traced = make_fx(torch.func.functionalize(call))(*given).graph
+        graph = rewritten(traced) if any(map(is_write, traced.nodes)) else traced
     except Exception:  # whatever goes wrong anywhere in a decomposition
-        pass
-    if len(more) == 1:
-        return exported, working
-    parts = list(more.items())
-    for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]):
-        exported, working = decomposed(exported, working, dict(half))
-    return exported, working
+        return None
+    if graph is None:
+        return None
+    inner = [part for part in graph.nodes if part.op not in ("placeholder", "output")]
+    effects = any(part.is_impure() for part in inner) and not node.is_impure()
+    if effects or any(part.op != "call_function" or part.target is target for part in inner):
+        return None
+    made = [part for part in graph.nodes if part.op == "output"][0].args[0]
+    if not _same_kinds(node.meta.get("val"), made):
+        return None
+    for part in inner:
+        origin = {key: node.meta[key] for key in _ORIGIN if key in node.meta}
+        part.meta = {**origin, "val": part.meta.get("val"), _INSIDE: (*inside, target)}
+    return graph
 
 
-def _has_effects(exported: torch.export.ExportedProgram) -> bool:
-    specs = exported.graph_signature.input_specs
-    return any(spec.kind == InputKind.TOKEN for spec in specs)
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """With oneDNN torch would make one operator of a layer of an LSTM, and that has no parts."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _same_kinds(value: Any, made: Any) -> bool:
+    """Whether a decomposition's results have the shapes and dtypes of the operator's."""
+    if isinstance(value, tuple | list):
+        same = isinstance(made, tuple | list) and len(made) == len(value)
+        return same and all(map(_same_kinds, value, made))
+    if not isinstance(value, torch.Tensor) or not isinstance(made, Node):
+        return value is None and made is None
+    own = made.meta["val"]
+    return isinstance(own, torch.Tensor) and (own.shape, own.dtype) == (value.shape, value.dtype)
+
+
+def _inlined(parts: Graph, call: Node, graph: Graph, new: Mapping[Node, Any]) -> Any:
+    """Append the parts of a call to a graph; the call's result there, or the tuple of its
+    results."""
+    given = iter([x for x in tree_leaves((call.args, dict(call.kwargs))) if isinstance(x, Node)])
+    inner: dict[Node, Any] = {}
+    for part in parts.nodes:
+        if part.op == "placeholder":
+            inner[part] = new[next(given)]
+        elif part.op == "output":
+            made = part.args[0]
+            several = isinstance(made, tuple | list)
+            return tuple(map(inner.get, made)) if several else inner[made]
+        else:
+            inner[part] = graph.node_copy(part, inner.__getitem__)
+    raise AssertionError("a graph without an output")
+
+
+# What a node knows of its place in the user's model (``origin_of``).
+_ORIGIN: Final = ("nn_module_stack", "stack_trace")
 
 
 def origin_of(node: torch.fx.Node) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
@@ -30,8 +30,8 @@ from eqsynth.frontend.examples import any_order, refuse_foreign, validate
 from eqsynth.frontend.exporting import (
     apart,
     decomposed,
-    decompositions,
     export,
+    is_whole,
     origin_of,
 )
 from eqsynth.frontend.expr import Expr, origin
@@ -40,19 +40,11 @@ from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.calling import Fixed, Given, bound, signature_of
+from eqsynth.lower.functional import is_assertion
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
 
-# Operators that only assert shapes and dtypes, which are fixed in a captured program.
-_ASSERTIONS: Final = frozenset(
-    {
-        "aten::_assert_scalar",
-        "aten::_assert_tensor_metadata",
-        "aten::sym_constrain_range",
-        "aten::sym_constrain_range_for_size",
-    }
-)
 
 def capture(
     module: torch.nn.Module,
@@ -77,16 +69,13 @@ def capture(
         # torch warns of its own recurrent layers, which hold their weights a second time in a list.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
         exported = export(module, args, kwargs)
-        tried, working, table = set[Any](), dict[Any, Any](), dict[Any, Any]()
         while True:
             translation = _Translation(exported, module)
             program = translation.program()
-            table = table or (decompositions() if translation.missing else {})  # takes 0.05 s
-            more = {t: table[t] for t in translation.missing if t in table and t not in tried}
+            more = [node for node in translation.missing if not is_whole(node)]
             if not more:
                 break
-            tried |= set(more)
-            exported, working = decomposed(exported, working, more)
+            exported = decomposed(exported, frozenset(more))
     if translation.refusal is not None:
         raise translation.refusal
     arguments, results, mutations = translation.places()
@@ -124,7 +113,8 @@ class _Translation:
     Attributes:
         env: node of the graph -> its value: a term, a ``Foreign`` call, a constant, or a tuple.
         weights: the tensors of the program's weights, by name.
-        missing: operators without an entry, or whose entry refused; torch may decompose them.
+        missing: calls of operators without an entry, or whose entry refused; torch may decompose
+            them.
         refusal: the first reason why the graph can't be captured; None if it can be.
         live: tensors of the module that the program changes, by the name of their input.
         live_paths: their names in the module.
@@ -145,7 +135,7 @@ class _Translation:
         self.paths: dict[str, list[str]] = {}
         self.fixed: dict[str, torch.Tensor] = {}
         self.opaque: dict[str, Any] = {}
-        self.missing: set[Any] = set()
+        self.missing: list[torch.fx.Node] = []
         self.refusal: CaptureError | None = None
         self._inputs: dict[str, Input] = {}  # by placeholder
         self._weight_names: dict[tuple[object, ...], str] = {}
@@ -345,7 +335,7 @@ class _Translation:
             part = args[0][args[1]]
             return self._foreign_part(node) if part is None else part
         name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
-        if name.partition(".")[0] in _ASSERTIONS:
+        if is_assertion(node):
             return None
         if name.startswith("aten::_assert_async"):
             self._refuse(
@@ -376,7 +366,7 @@ class _Translation:
             if result is not None:
                 return result
         if isinstance(node.target, torch._ops.OpOverload):
-            self.missing.add(node.target)
+            self.missing.append(node)
         return None
 
     def _refuse(

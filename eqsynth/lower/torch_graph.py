@@ -7,10 +7,9 @@ here: capturing a module to optimize it (``frontend/``).
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.lower.calling import Fixed, Given, SavedCalling, bound, signature_of
+from eqsynth.lower.functional import functional, is_assertion
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
 
@@ -158,90 +158,10 @@ def as_graph(
     try:
         with torch.no_grad():
             exported = torch.export.export(module, bound_args, bound_kwargs)
-        exported = taken_apart(exported, {})
+        exported = functional(exported)
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         raise _refused(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
     return _Reading(exported).graph(parameters, tree_flatten((bound_args, bound_kwargs))[1])
-
-
-def taken_apart(
-    exported: torch.export.ExportedProgram, table: dict[Any, Any]
-) -> torch.export.ExportedProgram:
-    """The exported program with the operators in ``table`` decomposed, and no others.
-
-    Of some operators (``upsample_bilinear2d``, ``softshrink``) torch has a decomposition as their
-    autograd kernel. It would be traced whatever the table says, and ``upsample_bilinear2d`` would
-    become ``a + (b - a) * weight``, which loses the digits of b beside an a of 1e6. In inference
-    mode autograd kernels aren't used.
-
-    With an empty table torch traces the graph again to make it functional: ``x.add_(1)`` becomes
-    ``x + 1``, and ``detach`` is removed. To keep all other operators whole, torch first overrides
-    some 570 of them, which takes most of the time of a capture (0.19 of 0.27 s for two linear
-    layers, 0.7 of 1.3 for BERT of four). So a graph that is functional already is returned as it
-    is, with ``reshape`` and other operators that torch would decompose for no gain.
-    """
-    if not table and all(map(_stays, exported.graph.nodes)):
-        return exported
-    with torch.inference_mode():
-        return exported.run_decompositions(table)  # type: ignore[no-any-return]
-
-
-def _stays(node: torch.fx.Node) -> bool:
-    """Whether torch's second trace would leave a node of an exported graph as it is, or we don't
-    need its change: the node changes nothing in place, and is no operator that torch always
-    decomposes."""
-    if node.op in ("placeholder", "output"):
-        return True
-    target = node.target
-    if node.op != "call_function" or not node.users:
-        return False
-    if target is operator.getitem:
-        return True
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return False
-    if _moves_or_scales(node):
-        return True
-    always = (torch.Tag.maybe_aliasing_or_mutating, torch.Tag.nondeterministic_seeded)
-    if target._schema.is_mutable or any(tag in target.tags for tag in always):
-        return False
-    if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
-        return False
-    # torch keeps an operator that is composed of others whole if its results are tensors of their
-    # own.
-    composed = target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-    aliases = any(argument.alias_info is not None for argument in target._schema.arguments)
-    return not (composed and aliases)
-
-
-_RESHAPING: Final = frozenset(
-    f"aten::{name}"
-    for name in "reshape flatten.using_ints unflatten.int view_as reshape_as expand_as".split()
-)
-_BATCH_NORM, _DROPOUT = torch.ops.aten.batch_norm.default, torch.ops.aten.dropout.default
-
-
-def _moves_or_scales(node: torch.fx.Node) -> bool:
-    """Whether the node is an operator that torch would decompose though the frontend and the
-    backends know it whole: a view of another shape, or a normalization or dropout outside of
-    training.
-
-        y = x.reshape(2, 6)       the second trace would make it ``view``, with the same values
-        y = x.reshape(x.shape)    false: torch may return x itself, and a module that returns its
-                                  input must still return that input
-    """
-    target = cast(torch._ops.OpOverload, node.target)
-    if target.name() in _RESHAPING:
-        given = node.args[0]
-        known = [isinstance(n, torch.fx.Node) and n.meta.get("val") for n in (given, node)]
-        before, after = (v.shape if isinstance(v, torch.Tensor) else None for v in known)
-        return before is not None and after is not None and before != after
-    if target is _BATCH_NORM:
-        return not node.kwargs and node.args[5] is False
-    if target is _DROPOUT:
-        # Its result is its argument; if a module returns both, they must stay one tensor.
-        back = any(user.op == "output" for user in node.users)
-        return not node.kwargs and len(node.args) == 3 and node.args[2] is False and not back
-    return False
 
 
 def _refused(got: str) -> LoweringError:
@@ -280,7 +200,7 @@ class _Reading:
         first = len(given) + len(changed) + len(rest)
         outputs: list[Any] = []
         for node in nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and not is_assertion(node):
                 args, kwargs = self._of((tuple(node.args), dict(node.kwargs)))
                 calls.append(TorchCall(node.target, node.name, args, kwargs))
                 self.places[node] = Argument(first + len(calls) - 1)

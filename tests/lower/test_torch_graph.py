@@ -16,13 +16,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 import eqsynth
 from eqsynth.errors import DtypeError, EqsynthError, LoweringError, ShapeError, WeightError
-from eqsynth.frontend.torch_export import capture
-from eqsynth.lower import torch_graph
 from eqsynth.lower.bundle import dumps, load, loads, save
 from eqsynth.lower.calling import SavedCalling, from_data, to_data
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall, call_from_data, call_to_data
-from eqsynth.lower.torch_graph import taken_apart
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 QUICK: dict[str, Any] = {"objective": "flops", "time_limit_s": 600.0, "progress": False}
@@ -51,96 +48,6 @@ def equal(got: Any, expected: Any) -> None:
 def saved(program: CompiledProgram, tmp_path: Path) -> CompiledProgram:
     save(program, tmp_path / "program.eqs")
     return load(tmp_path / "program.eqs")
-
-
-# ---- operators that torch takes apart -------------------------------------------------------
-
-
-def written(graph: torch.fx.Graph) -> list[object]:
-    """What a graph computes, whatever the names of its nodes."""
-    place = {node: n for n, node in enumerate(graph.nodes)}
-    return [
-        (node.op == "call_function" and node.target,
-         torch.fx.map_arg((node.args, dict(node.kwargs)), lambda arg: f"%{place[arg]}"))
-        for node in graph.nodes
-    ]  # fmt: skip
-
-
-def traced(function: Callable[..., Any], **state: Tensor) -> torch.export.ExportedProgram:
-    with torch.no_grad():
-        return torch.export.export(module(function, **state), (X,))
-
-
-@pytest.mark.rotating
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda self, x: F.softmax(self.w @ F.layer_norm(x, (4,)), -1).transpose(0, 1),
-        lambda self, x: F.conv2d(x[None, None], self.k, padding=1).relu().sum((2, 3)),
-        lambda self, x: (*x.topk(2), x.sum(1), x),
-        lambda self, x: F.gelu(x[0, 1:]).expand(2, 3).cumsum(0),
-        lambda self, x: torch.where(x > 0, x, self.w[0, 0]),
-    ],
-)
-def test_a_graph_of_functions_is_what_a_second_trace_makes_of_it(
-    function: Callable[..., Any],
-) -> None:
-    exported = traced(function, w=torch.ones(2, 3), k=torch.ones(2, 1, 3, 3))
-    assert taken_apart(exported, {}) is exported
-    with torch.inference_mode():
-        assert written(exported.graph) == written(exported.run_decompositions({}).graph)
-
-
-@pytest.mark.rotating
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda self, x: x.clone().add_(1),
-        lambda self, x: x.reshape(x.shape) * 2,
-        lambda self, x: x[0].flatten(),
-        lambda self, x: (x + 1, F.dropout(x, 0.5, training=False)),
-        lambda self, x: self.w.add_(x.sum()) * 2,
-        lambda self, x: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
-        lambda self, x: F.batch_norm(x, None, None, training=True),
-        lambda self, x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
-    ],
-)
-def test_what_changes_in_place_and_what_torch_composes_is_taken_apart(
-    function: Callable[..., Any],
-) -> None:
-    exported = traced(function, w=torch.ones(2, 3), v=torch.ones(4))
-    apart = taken_apart(exported, {})
-    targets = [node.target for node in apart.graph.nodes]
-    operators = [target for target in targets if isinstance(target, torch._ops.OpOverload)]
-    assert operators and not any(target._schema.is_mutable for target in operators)
-    with torch.inference_mode():
-        assert written(apart.graph) == written(exported.run_decompositions({}).graph)
-
-
-@pytest.mark.rotating
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda self, x: (x, x.flatten(), x.flatten() + 1),
-        lambda self, x: x.t().reshape(2, 6).unflatten(1, (3, 2)),
-        lambda self, x: x.t().reshape_as(x) * x[:1].expand_as(x) + self.w.flatten()[0],
-        lambda self, x: F.batch_norm(x, self.v, self.v, self.v, self.v),
-        lambda self, x: F.dropout(F.dropout(x, 0.5, training=False), 0.5, training=False) + 1,
-    ],
-)
-def test_what_is_known_whole_is_captured_as_after_a_second_trace(
-    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = module(function, w=torch.ones(2, 3), v=torch.ones(4))
-    exported = traced(function, w=torch.ones(2, 3), v=torch.ones(4))
-    assert taken_apart(exported, {}) is exported
-    found = capture(net, (X,))
-    equal(loads(dumps(CompiledProgram.from_module(net, examples=((X,), {}))))(X), net(X))
-    monkeypatch.setattr(torch_graph, "_moves_or_scales", lambda node: False)
-    assert taken_apart(exported, {}) is not exported
-    apart = capture(net, (X,))
-    assert found.program == apart.program
-    assert found.convention.results == apart.convention.results
 
 
 # ---- opaque operators ------------------------------------------------------------------------
