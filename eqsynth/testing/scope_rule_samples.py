@@ -69,7 +69,7 @@ def drawn(rule: ScopeRule, world: World) -> Tensor:
     side = rule.left
     outer, inner = ([it for axis in part for it in given.its(axis.name)]
                     for part in (side.head, side.axes))  # fmt: skip
-    body = _body(side.body, given, world)
+    body = _body(side.body, given, world, whole=True)
     reducer = world.choices.pick(tuple(REDUCERS)) if side.reducer == ANY else side.reducer or "sum"
     return made_scope([it.extent for it in outer], [it.extent for it in inner], body, reducer)
 
@@ -178,7 +178,8 @@ def _read(world: World, its: Sequence[It], name: str, fills: Sequence[float]) ->
     return Read(leaf(world, shape, name), tuple(indices), pick(fills))
 
 
-def _body(body: Body, given: Binding, world: World) -> Scalar:
+def _body(body: Body, given: Binding, world: World, whole: bool = False) -> Scalar:
+    """The scalar of a pattern; ``whole`` if it is all of a scope's body."""
     match body:
         case Number(value=value):
             return Num(value)
@@ -186,9 +187,12 @@ def _body(body: Body, given: Binding, world: World) -> Scalar:
             return given.bodies[name]
         case Equals(left=left, right=right):
             try:
-                return _equality(given.index(left), given.index(right), world)
+                sides = given.index(left), given.index(right)
             except NoFit:
                 raise Rejected("no index") from None
+            if whole and chance(world.choices, 2):
+                return Cast(world.choices.pick(FLOATS), Call("eq", tuple(map(Value, sides))))
+            return _equality(*sides, world)
         case AtMost():
             return Cast(world.choices.pick(FLOATS), _order(body, given, world))
         case Apply(fn="where", args=(AtMost() as order, *ways)):

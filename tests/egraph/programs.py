@@ -412,6 +412,38 @@ def causal_products() -> Tensor:
     return op("Matmul", below, v)
 
 
+def mask_of_numbers() -> Tensor:
+    """where(m == 0, 0, q @ k') @ v, where m = tril(ones) is a triangle of numbers."""
+    q, k, v = (leaf(name, 4, 2) for name in "qkv")
+    scores = op("Matmul", q, op("Permute", k, attrs=((1, 0),)))
+    zero, ones = op("Full", attrs=((), 0.0, "float32")), op("Full", attrs=((4, 4), 1.0, "float32"))
+    hidden = op("Equal", op("Where", triangle("LessEqual"), ones, zero), zero)
+    return op("Matmul", op("Where", hidden, zero, scores), v)
+
+
+def diagonals() -> Tensor:
+    """(where(i == j, a, 0) + where(i == j + 1, b, 0) + eye) @ x, which is no matrix product."""
+    i, j = (op("Iota", attrs=((6, 6), axis, "int64")) for axis in (0, 1))
+    one = op("Full", attrs=((6, 1), 1.0, "int64"))
+    zero = op("Full", attrs=((), 0.0, "float32"))
+    own = op("Where", op("Equal", i, j), leaf("a", 6, 1), zero)
+    below = op("Where", op("Equal", i, op("Add", j, one)), leaf("b", 6, 1), zero)
+    eye = op("Cast", op("Equal", i, j), attrs=("float32",))
+    return op("Matmul", op("Add", op("Add", own, below), eye), leaf("x", 6, 2))
+
+
+def second_differences() -> Tensor:
+    """(eye(6, k=1) + (eye(6, k=-1) - 2 * eye(6))) @ x, a sum of constants within one."""
+    i, j = (op("Iota", attrs=((6, 6), axis, "int64")) for axis in (0, 1))
+    one, two = op("Full", attrs=((6, 1), 1.0, "int64")), op("Full", attrs=((), 2.0, "float32"))
+    eye, above, below = (
+        op("Cast", op("Equal", a, b), attrs=("float32",))
+        for a, b in ((i, j), (op("Add", i, one), j), (i, op("Add", j, one)))
+    )
+    inner = op("Sub", below, op("Mul", eye, two))
+    return op("Matmul", op("Add", above, inner), leaf("x", 6, 2))
+
+
 def sums_from_the_end() -> Tensor:
     """where(j < i, 0, 1) @ x: the sums of the rows from each row on."""
     none, ones = (op("Full", attrs=((), value, "float32")) for value in (0.0, 1.0))
@@ -597,6 +629,9 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "sum-of-products": sum_of_products,
     "looked-up-rows": looked_up_rows,
     "causal-products": causal_products,
+    "mask-of-numbers": mask_of_numbers,
+    "diagonals": diagonals,
+    "second-differences": second_differences,
     "sums-from-the-end": sums_from_the_end,
     "sums-of-rows": sums_of_rows,
     "running-sum": running_sum,

@@ -218,12 +218,15 @@ def test_a_sum_under_a_maximum_is_not_distributed() -> None:
     assert end(contraction.distribute(Scope((), (3,), read), read, mapped, closed)) is None
 
 
-@pytest.mark.parametrize(("inside", "distributed"), [(2, True), (9, False)])
+@pytest.mark.parametrize(
+    ("inside", "columns", "distributed"), [(2, 1, True), (9, 1, True), (2, 9, True), (9, 9, False)]
+)
 def test_a_sum_of_products_is_distributed_if_another_order_is_less_work(
-    inside: int, distributed: bool
+    inside: int, columns: int, distributed: bool
 ) -> None:
-    """``(b @ c + d @ e) @ v`` of 9 x 9 points becomes ``b @ (c @ v)`` of 18 + 18, and the same for
-    d and e, but not of 81 + 81."""
+    """``(b @ c + d @ e) @ v`` of 81 points by the columns of v becomes ``b @ (c @ v)``, and the
+    same for d and e, if that is at most half of the 81 * columns points of the product with v, or a
+    quarter of the 81 * inside points of ``b @ c``."""
     i, j, k = it(0, 9), it(1, 9), it(2, inside)
 
     def multiplied(left: str, right: str) -> Scope:
@@ -232,13 +235,13 @@ def test_a_sum_of_products_is_distributed_if_another_order_is_less_work(
 
     products = [multiplied("b", "c"), multiplied("d", "e")]
     inner = Scope((9, 9), (), Sum(tuple(Read(p, (i, j)) for p in products)))
-    read = Read(inner, (i, it(1, 9)))
-    scope = Scope((9,), (9,), Prod((read, x(it(1, 9), shape=(9,), name="v"))))
+    read = Read(inner, (i, it(2, 9)))
+    v = x(it(2, 9), it(1, columns), shape=(9, columns), name="v")
+    scope = Scope((9, columns), (9,), Prod((read, v)))
 
     def opened(part: Scope) -> list[Scope]:
-        reads_ = [r for r in reads(part.body) if isinstance(r.tensor, Scope)]
-        assert [r.tensor in products for r in reads_] == [True]
-        (own,) = reads_
+        (own,) = [r for r in reads(part.body) if isinstance(r.tensor, Scope)]
+        assert own.tensor in products
         assert isinstance(own.tensor, Scope)
         return [inlined.scope for inlined in [path(part, Inline(own, own.tensor))] if inlined]
 

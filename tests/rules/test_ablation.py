@@ -325,6 +325,9 @@ ROWS: dict[str, Winner | Equal] = {
     "traversal-order": Equal(
         expressions(partial(product, False)), expressions(partial(product, True))
     ),
+    # simplify: masks
+    "zero-is-not-chosen": Winner(known("mask-of-numbers"), "flops", 64),
+    "not-at-most": Winner(known("mask-of-numbers"), "flops", 64),
     # contract-explore
     "factor": Winner(known("wide-convolution"), "flops", 3240),
     "fold-constants": Winner(known("pooled-linear"), "flops", 24),
@@ -340,6 +343,7 @@ ROWS: dict[str, Winner | Equal] = {
     "invariants": Winner(known("normalized-attention"), "flops", 84),
     "quotient": Winner(known("repeated-rows"), "flops", 72),
     "delta-under-sum": EYE,
+    "equality-is-one": EYE,
     "diagonal-is-product": Winner(known("diagonal-matrix"), "flops", 6),
     "cumsum-of-sum": Winner(known("sums-of-running-sums"), "flops", 36),
     "cumsum-of-difference": Winner(known("sums-of-running-sums"), "flops", 36),
@@ -436,8 +440,6 @@ ROWS: dict[str, Winner | Equal] = {
         expressions(lambda: X / ops.sqrt(ops.sum(X, 1, keepdim=True)) + X),
         expressions(lambda: X * ops.rsqrt(ops.sum(X, 1, keepdim=True)) + X),
     ),
-    "equal-indices-float32": EYE,
-    "equal-indices-float64": Winner(known("identity-matrix-64"), "flops", 6),
 }
 
 M, ROW = leaf("m", 4, 6), leaf("row", 12)

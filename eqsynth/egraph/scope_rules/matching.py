@@ -297,10 +297,11 @@ def _fixed_first(parts: Iterable[Body]) -> list[Body]:
 def zeros_outside(factor: Scalar) -> Iterator[tuple[Index, list[Scalar]]]:
     """Yield the indices u for which a factor is ``[u == 0] * rest``, and the rest.
 
-    The factor is a comparison of two indices, or a read along an axis of one element with zeros
-    outside, as a matrix with ones on a diagonal: ``t[k - e, ..] = [k - e == 0] * t[0, ..]``.
+    The factor is a comparison of two indices, also as a number to which it was converted, or a read
+    along an axis of one element with zeros outside, as a matrix with ones on a diagonal:
+    ``t[k - e, ..] = [k - e == 0] * t[0, ..]``.
     """
-    u = _comparison(factor)
+    u = _comparison(factor.arg if isinstance(factor, Cast) else factor)
     if u is not None and u.terms:
         yield _least(u), []
     if not isinstance(factor, Read) or factor.fill != 0:

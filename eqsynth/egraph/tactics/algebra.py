@@ -94,11 +94,15 @@ def distribute(view: View, row: Sequence[Any]) -> Iterable[Path]:
         for inner in inners:
             parts = contraction.distribute(
                 scope, factor, inner, partial(_inlined, view), partial(_is_of_rows, view),
-                partial(_broadcasts, view),
+                partial(_broadcasts, view), partial(_constant_sums, view), partial(number_of, view),
             )  # fmt: skip
             if parts is not None:
                 return [parts]
     raise Later
+
+
+def _constant_sums(view: View, read: Read) -> list[Scope]:
+    return maps_of(view, _class(read)) if read.tensor.constant else []
 
 
 def broadcast_beyond(view: View, row: Sequence[Any]) -> Iterable[Path]:

@@ -11,6 +11,7 @@ inlines, rearranges and splits. Not here: to which scopes they are applied, whic
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -19,10 +20,11 @@ from eqsynth.calculus.conditions import is_product, support
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.same import Same
+from eqsynth.egraph.scope_rules.matching import zeros_outside
 from eqsynth.egraph.tactics.moving import termwise
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.splitting import read_terms
-from eqsynth.ir.index import It
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,
     Read,
@@ -36,10 +38,11 @@ from eqsynth.ir.scalar import (
     total,
 )
 from eqsynth.ir.scopes import (
+    bare,
     reduction_iterators,
     traversal_iterators,
 )
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, Tensor
 
 # Binary splits of n factors number 2**(n-1); beyond this the scope is left as it is.
 MAX_FACTORS = 10
@@ -51,6 +54,10 @@ MAX_ORDERED = 6
 # Another order has to save this factor. With less, a bias beside an activation counts as a saving:
 # (x + bias) * h(x), contracted with weights, has one factor less in the term of the bias.
 FEWER = 2
+# So deep, sums of constants within sums are looked into.
+MAX_DEPTH = 3
+# More work than any product has.
+_NEVER = 1 << 62
 
 
 def factor(scope: Scope) -> Iterator[Path]:
@@ -162,24 +169,32 @@ def distribute(
     opened: Callable[[Scope], Iterable[Scope]],
     of_rows: Callable[[Scalar], bool] = lambda _part: False,
     padded: Callable[[Sequence[Scalar]], bool] = lambda _terms: False,
+    sums: Callable[[Read], Iterable[Scope]] = lambda _read: (),
+    number: Callable[[Tensor], float | None] = lambda _tensor: None,
 ) -> Path | None:
     """``sum_y a * {b + c}[p] = {sum_y a * b[p]} + {sum_y a * c[p]}``, if that is less work.
 
     A part is less work than the whole if it is zero outside of a smaller box (a piece of a
-    concatenation), uses fewer iterators (a broadcast), is constant (a bias through a weight), reads
-    picked rows of a constant or a smaller table (a node at each of its edges), or is a product of
-    three and more tensors that another order computes with at most one in ``FEWER`` of the points
-    of the whole: in ``(b @ c + d @ e) @ x``, ``b @ (c @ x)``. One part may be as much work as the
+    concatenation) or except on a diagonal (``diag(d) @ x``), uses fewer iterators (a broadcast), is
+    constant (a bias through a weight), reads picked rows of a constant or a smaller table (a node
+    at each of its edges), or is a product of three and more tensors that another order computes
+    with at most one in ``FEWER`` of the points of the whole: in ``(b @ c + d @ e) @ x``,
+    ``b @ (c @ x)``. So it is if that order saves as much of what makes the term, twice over:
+    ``(a @ a + a) @ x`` needs no ``a @ a``, but ``a @ (a @ x)``. One part may be as much work as the
     whole: apart from the others, it may be optimized further. If two were allowed, every linear map
     would be tried inside every sum.
 
     A sum of constants is computed once, so it is distributed only if that leaves out most zeros:
-    ``x @ block_diag(a, b, c)`` is three products, with a third of the work together.
+    ``x @ block_diag(a, b, c)`` is three products, with a third of the work together, and a
+    tridiagonal matrix is three products with vectors. Diagonals don't count where one term may take
+    another away: of ``(1 - I) * x`` the element that isn't there may be larger than all others.
 
     Args:
         read: a factor of the product.
         inner: the sum that ``read`` reads.
         opened: returns scopes that are equal to a product, with reads of other products inlined.
+        sums: the sums that a constant read of the product reads.
+        number: the number that all elements of a tensor are; None if they aren't one number.
         padded: whether terms are worth taking apart where ``read`` goes outside of the sum, which
             all terms are zero outside of: each becomes a window with padding.
         of_rows: whether a product reads picked rows of a table and is worth computing for the rows
@@ -198,41 +213,115 @@ def distribute(
     whole, ordered = math.prod(scope.extents), in_best_order(scope)
     # x[i] - x[i] is 0 before a product, and a rounding after it.
     adds = not any(isinstance(f, Num) and f.value < 0 for t in terms for f in factors_of(t))
+    # A square of x - mean(x) is a variance, and of its terms large numbers are left.
+    linear = adds and all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
+
+    def apart(part: Scalar) -> Iterator[list[Scalar]]:
+        """The ways to write a product of constant sums as its terms."""
+        for factor in factors_of(part):
+            if isinstance(factor, Read):
+                found = (_each_term(part, factor, other) for other in sums(factor))
+                yield from filter(None, found)
+
+    def written_out(term: Scalar, depth: int = MAX_DEPTH) -> list[Scalar]:
+        """The terms of a term of the sum, with products and sums that it reads inlined."""
+        alone = Scope(inner.traversal, (), term)
+        term = [alone, *opened(alone)][-1].body
+        for each in apart(term) if depth else ():
+            return [one for part in each for one in written_out(part, depth - 1)]
+        return [term]
+
+    diagonals = not _may_cancel([one for term in terms for one in written_out(term)], number)
 
     def open_(part: Scalar) -> Iterable[Scope]:
         return opened(Scope(scope.traversal, scope.reduction, part))
 
-    def is_less(part: Scalar) -> bool:
-        if _work(part) < whole or _is_constant(part) or (adds and of_rows(part)):
+    def least(ways: Iterable[Scope]) -> int:
+        return min((in_best_order(way, diagonals) for way in ways), default=_NEVER)
+
+    def made(term: Scalar) -> int:
+        """The work of a contraction in the sum, which isn't needed if the sum is distributed."""
+        products = opened(Scope(inner.traversal, (), term))
+        return min((in_best_order(other) for other in products if other.reduction), default=0)
+
+    def is_less(part: Scalar, term: Scalar) -> bool:
+        if _work(part, diagonals) < whole or _is_constant(part) or (adds and of_rows(part)):
             return True
-        return any(FEWER * in_best_order(other) <= ordered for other in open_(part))
+        best = FEWER * least(open_(part))
+        return best <= ordered or (linear and best < _NEVER and FEWER * best <= made(term))
+
+    def cost(part: Scalar, depth: int) -> int:
+        """The work of a part with a constant, which may be a view of zeros around a smaller piece,
+        or a sum, too."""
+        alone = Scope(scope.traversal, scope.reduction, part)
+        ways = [alone, *open_(part)]
+        found = min(least(ways), *(_work(way.body, diagonals) for way in ways))
+        for each in apart(part) if depth and diagonals else ():
+            found = min(found, sum(cost(one, depth - 1) for one in each))
+        return found
 
     if read.tensor.constant:
-        # A piece may be a view of zeros around a smaller piece.
-        works = [min(map(_work, [part, *(o.body for o in open_(part))])) for part in parts]
-        if FEWER * sum(works) > whole:
+        if FEWER * sum(cost(part, MAX_DEPTH) for part in parts) > ordered:
             return None
-    elif sum(not is_less(part) for part in parts) > 1:
+    elif sum(not is_less(part, term) for part, term in zip(parts, terms, strict=True)) > 1:
         return None
     if not read.in_range():
-        apart = termwise(Scope(scope.traversal, scope.reduction, total(parts))).other
-        return path(scope, Same(apart, ((read.tensor, inner),)))
+        termed = termwise(Scope(scope.traversal, scope.reduction, total(parts))).other
+        return path(scope, Same(termed, ((read.tensor, inner),)))
     inlined = path(scope, Inline(read, inner))
     split = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
     return split and split.then(termwise(split.scope))
 
 
-def in_best_order(scope: Scope) -> int:
+def _each_term(part: Scalar, read: Read, inner: Scope) -> list[Scalar]:
+    """``a * {b + c}[p]`` as ``a * b[p]`` and ``a * c[p]``; empty if the sum isn't one of products
+    or is read beyond its end."""
+    terms = terms_of(inner.body)
+    if len(terms) < 2 or not read.in_range() or not all(map(_is_monomial, terms)):
+        return []
+    others = list(factors_of(part))
+    others.remove(read)
+    return [product([*others, substitute(t, lambda it: read.index[it.slot])]) for t in terms]
+
+
+def _may_cancel(terms: Sequence[Scalar], number: Callable[[Tensor], float | None]) -> bool:
+    """Whether a term may take away another one exactly: ``1 - one[i - k]`` is 0 at k = i.
+
+    Two terms of opposite signs do so if both are numbers of about one size, or both are tensors,
+    which may be computed from the same data; unless they are zero except on different diagonals.
+    """
+    sizes = [_size(term, number) for term in terms]
+    deltas = [[u for f in factors_of(term) for u, _ in zeros_outside(f)] for term in terms]
+    for (m, (a, known)), (n, (b, too)) in itertools.combinations(enumerate(sizes), 2):
+        pairs = itertools.product(deltas[m], deltas[n])
+        apart = any(not d.terms and d.const for u, v in pairs for d in (u - v, u + v))
+        alike = known == too and (not known or FEWER * min(abs(a), abs(b)) > max(abs(a), abs(b)))
+        if a * b < 0 and alike and not apart:
+            return True
+    return False
+
+
+def _size(term: Scalar, number: Callable[[Tensor], float | None]) -> tuple[float, bool]:
+    """The product of the numbers of a term, and whether the term has nothing else."""
+    known = [f.value if isinstance(f, Num) else number(f.tensor) if isinstance(f, Read) else None
+             for f in factors_of(term)]  # fmt: skip
+    return math.prod(value for value in known if value is not None), None not in known
+
+
+def in_best_order(scope: Scope, diagonals: bool = True) -> int:
     """The number of points of a product's contractions of two factors each, in the best order.
 
         sum_{j,r} b[i, r] * c[r, j] * x[j, d]    of 9 x 2 x 9 by 1    ->    18 + 18
 
     A factor that alone has an iterator of the reduction is summed over it first. A product of more
     than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors.
+    With ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``.
     """
     used = [iterators(factor) for factor in factors_of(scope.body) if not isinstance(factor, Num)]
+    for it, place in _deltas(scope) if diagonals else ():
+        used = [(own - {it}) | place if it in own else own for own in used]
     if not 2 < len(used) <= MAX_ORDERED:
-        return math.prod(scope.extents)
+        return min(math.prod(scope.extents), _points(set[It]().union(*used)))
     reduced, everything = set(reduction_iterators(scope)), (1 << len(used)) - 1
     its = [
         {it for n, own in enumerate(used) if side >> n & 1 for it in own}
@@ -248,6 +337,21 @@ def in_best_order(scope: Scope) -> int:
         elif left[side] != its[side]:
             best[side] = _points(its[side])
     return best[everything]
+
+
+def _deltas(scope: Scope) -> Iterator[tuple[It, set[It]]]:
+    """Yield the reduced iterators that have one value, where a factor isn't zero, and what that
+    value depends on: of ``sum_k one[k - i] * x[k]`` the iterator k, and i."""
+    gone: set[It] = set()
+    for factor in factors_of(scope.body):
+        for u, _ in zeros_outside(factor):
+            for it in reversed(reduction_iterators(scope)):
+                step = u.coefficient(it.slot)
+                place = {*(u - bare(it) * step).iterators()}
+                if abs(step) == 1 and it not in gone and not place & {*gone, it}:
+                    gone.add(it)
+                    yield it, place
+                    break
 
 
 def _points(its: Collection[It]) -> int:
@@ -272,7 +376,15 @@ def _is_constant(body: Scalar) -> bool:
     return all(map(_constant, factors_of(body)))
 
 
-def _work(body: Scalar) -> int:
-    """The number of points in the smallest box outside of which a product is zero by its reads."""
+def _work(body: Scalar, diagonals: bool = True) -> int:
+    """The number of points in the smallest box outside of which a product is zero by its reads.
+
+    With ``diagonals``, of the points where two indices have to be equal, ``one[i % 4 - k % 4]``,
+    one in as many counts as either of them has values."""
     bounds = [support(body, it) for it in iterators(body)]
-    return math.prod(max(high - low, 0) for low, high in bounds)
+    points = math.prod(max(high - low, 0) for low, high in bounds)
+    for factor in factors_of(body) if diagonals else ():
+        for u, _ in zeros_outside(factor):
+            ranges = (Index(0, ((atom, 1),)).range() for atom, step in u.terms if abs(step) == 1)
+            points //= min((high - low + 1 for low, high in ranges), default=1)
+    return points
