@@ -39,7 +39,7 @@ from eqsynth.frontend.exported import is_exported
 from eqsynth.frontend.exported import module_of as module_of_exported
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
-from eqsynth.frontend.steady import check_steady
+from eqsynth.frontend.steady import check_steady, kept_generators
 from eqsynth.frontend.torch_export import capture
 from eqsynth.garbage import collecting_seldom
 from eqsynth.lower.backends import engines as engines_of
@@ -215,7 +215,7 @@ def optimize(
                 # A copy of the module on the host is captured; the compiled program is checked
                 # against the module on its device.
                 module, args, kwargs = on_host(module, args, kwargs)
-            with users_default() if kind == CPU else nullcontext():
+            with kept_generators(), users_default() if kind == CPU else nullcontext():
                 module, args, kwargs = opened(module, args, kwargs, *limits)
             if kind != CPU and isinstance(module, Opened):
                 raise CaptureError(
@@ -225,7 +225,7 @@ def optimize(
                     hint="the original runs as it is",
                 )
             check_steady(module, args, kwargs)
-            with collecting_seldom():
+            with kept_generators(), collecting_seldom():
                 captured = _captured(module, args, kwargs, strict)
         else:
             captured = capture_expression(expressions_of(program, kwargs))

@@ -234,8 +234,10 @@ def test_a_module_that_export_refuses_stays_the_original(
 
 def test_a_module_that_draws_random_numbers_stays_the_original() -> None:
     noisy = module(lambda self, x: x + torch.rand_like(x))
+    before = torch.get_rng_state()
     program = optimize(noisy, (X,))
     assert program.original is noisy
+    assert torch.equal(torch.get_rng_state(), before)  # the generator is the user's
     torch.manual_seed(3)
     got = program(X)
     torch.manual_seed(3)

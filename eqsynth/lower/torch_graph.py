@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import torch
+from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_flatten, tree_map_only
 
@@ -182,8 +185,27 @@ def taken_apart(
     """
     if not table and all(map(_stays, exported.graph.nodes)):
         return exported
-    with torch.inference_mode():
+    with torch.inference_mode(), _kept_transforms():
         return exported.run_decompositions(table)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _kept_transforms() -> Iterator[None]:
+    """End the function transforms (``torch.func.jvp``, ``grad``, ``vmap``) that the block has begun
+    and not ended.
+
+    The exported program of a module that calls ``torch.func.jvp`` holds the calls that begin and
+    end the transform. If torch fails between the two while it traces that program again, the
+    transform would go on in the user's process, where tensors then have no memory to read. A
+    transform restores the modes that it began in, so this block is inside of ``inference_mode``.
+    """
+    depth, level = functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+    try:
+        yield
+    finally:
+        functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        with suppress(RuntimeError):  # no level of ``jvp`` is open beside the caller's
+            torch._C._exit_dual_level(level=level + 1)
 
 
 def _stays(node: torch.fx.Node) -> bool:
