@@ -205,6 +205,21 @@ def test_programs_that_are_equal_on_samples_are_told_so() -> None:
     assert str(prove_equal(A @ (B @ C), (A @ B) @ C)).startswith("proved")
 
 
+@pytest.mark.rotating
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int64"])
+def test_integers_that_wrap_are_told_as_data(dtype: str) -> None:
+    n = eqsynth.input("n", (4, 4), dtype)
+    largest = np.iinfo(dtype).max
+    for left, right in (
+        (ops.gt(n + 1, 1), ops.gt(n, 0)),
+        (ops.amax(n + 1, (1,)), ops.amax(n, (1,)) + 1),
+        (ops.floor_divide(n * 2, 2), n),
+    ):
+        found = prove_equal(left, right, time_limit_s=10).counterexample
+        assert found is not None
+        assert np.abs(found.values["n"].astype(float)).max() >= largest - 1
+
+
 def test_a_search_without_time_says_so() -> None:
     proof = prove_equal((A @ B) @ C, A @ (B @ C), time_limit_s=1e-3)
     assert not proof and proof.stop == "deadline"

@@ -273,6 +273,13 @@ class CompiledProgram(torch.nn.Module):
                 relies on has changed (``Recipe.fixed`` and ``settings``). The program then stays
                 as it was.
         """
+        if not isinstance(state, torch.nn.Module | Mapping):
+            raise EqsynthError(
+                "refresh: new weights come from a module, or from tensors by name",
+                got=type(state).__name__,
+                expected="the module, another module of its class, or a state_dict",
+                hint="program.refresh(module)",
+            )
         if self.original is not None:
             self._refresh_original(state)
             return
