@@ -44,8 +44,8 @@ and products wrap."""
 
 
 def sample(kind: str, type_: TensorType, rng: np.random.Generator) -> Array:
-    """Draw an array of a kind of ``FLOATS`` or ``INTEGERS``, or of ``EXTREMES``; of bools, one half is True on average
-    unless the kind is ``zeros``.
+    """Draw an array of a kind of ``FLOATS`` or ``INTEGERS``, or of ``EXTREMES``; of bools, one half
+    is True on average unless the kind is ``zeros``.
 
     Floats are rounded to the dtype, so that a run in float32 starts from the same data.
 
