@@ -29,6 +29,7 @@ from eqsynth.errors import (
     LoweringError,
     SeveralGraphsError,
     UnsteadyError,
+    WritingError,
 )
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.route import Route
@@ -239,7 +240,9 @@ def optimize(
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
-        return CompiledProgram.from_module(inside(module), report, why, (args, kwargs))
+        return CompiledProgram.from_module(
+            inside(module), report, why, (args, kwargs), writes=isinstance(error, WritingError)
+        )
     on = aim if isinstance(aim, Target) else target_here(kind)
     original = Original(
         captured, on, module, args, kwargs, settings.own_constants, place_of(on)
