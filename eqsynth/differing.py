@@ -92,7 +92,8 @@ def _samples(terms: Sequence[Tensor]) -> Iterator[dict[str, Array]]:
     whole = {leaf.dtype for leaf in given.values() if leaf.dtype in DTYPES_OF_INTEGERS}
     if whole and (whole <= {"int8", "uint8"} or not any(is_float(t.dtype) for t in terms)):
         for seed in range(_SEEDS):
-            yield draw(given, bounds, "normal", EXTREMES, seed)
+            for integers in (EXTREMES, "limits"):
+                yield draw(given, bounds, "normal", integers, seed)
 
 
 def _difference(

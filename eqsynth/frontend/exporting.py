@@ -5,11 +5,6 @@ Not here: the translation of the exported graph into the IR (``torch_export.py``
 
 from __future__ import annotations
 
-import io
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_map_only
 
 from eqsynth.errors import SeveralGraphsError
-from eqsynth.lower.torch_graph import taken_apart
+from eqsynth.lower.torch_graph import quiet, taken_apart
 from eqsynth.lower.weights import storages
 
 # Operators with a decomposition that isn't in torch's default table.
@@ -66,7 +61,7 @@ def export(
         SeveralGraphsError: ``torch.export`` fails.
     """
     try:
-        with _quiet():
+        with quiet():
             with torch.no_grad():
                 exported = torch.export.export(module, args, kwargs)
             return taken_apart(exported, {})
@@ -79,34 +74,6 @@ def export(
             expected="a module whose control flow doesn't depend on the values of tensors",
             hint="the original runs as it is; see torch.export's documentation to change it",
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back text that is written to stderr, and write it at the end unless an error is raised.
-
-    Where torch refuses a module, it prints the graphs that it has traced so far, and the error says
-    why it refuses. Torch's loggers of ``_LOUD`` are quiet, too: they tell of an operator that fails
-    while it is traced, and either the error says the same, or the module catches the failure.
-    """
-    loggers = [logging.getLogger(name) for name in _LOUD]
-    levels, written = [logger.level for logger in loggers], io.StringIO()
-    for logger, level in zip(loggers, _LOUD.values(), strict=True):
-        logger.setLevel(level)
-    try:
-        with redirect_stderr(written):
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-    sys.stderr.write(written.getvalue())
-
-
-# Loggers of torch -> the level that they have during an export.
-_LOUD: Final = {
-    "torch.fx.experimental.symbolic_shapes": logging.ERROR,
-    "torch._subclasses.fake_tensor": logging.CRITICAL,
-}
 
 
 def decompositions() -> dict[Any, Any]:

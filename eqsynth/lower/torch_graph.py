@@ -7,9 +7,12 @@ here: capturing a module to optimize it (``frontend/``).
 from __future__ import annotations
 
 import inspect
+import io
+import logging
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -159,12 +162,41 @@ def as_graph(
     parameters = signature_of(module)
     bound_args, bound_kwargs = bound(parameters, args, kwargs, kwargs)
     try:
-        with torch.no_grad():
-            exported = torch.export.export(module, bound_args, bound_kwargs)
-        exported = taken_apart(exported, {})
+        with quiet():
+            with torch.no_grad():
+                exported = torch.export.export(module, bound_args, bound_kwargs)
+            exported = taken_apart(exported, {})
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         raise _refused(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
     return _Reading(exported).graph(parameters, tree_flatten((bound_args, bound_kwargs))[1])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back text that is written to stderr, and write it at the end unless an error is raised.
+
+    Where torch refuses a module, it prints the graphs that it has traced so far, and the error says
+    why it refuses. Torch's loggers of ``_LOUD`` are quiet, too: they tell of an operator that fails
+    while it is traced, and either the error says the same, or the module catches the failure.
+    """
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    levels, written = [logger.level for logger in loggers], io.StringIO()
+    for logger, level in zip(loggers, _LOUD.values(), strict=True):
+        logger.setLevel(level)
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+    sys.stderr.write(written.getvalue())
+
+
+# Loggers of torch -> the level that they have during an export.
+_LOUD: Final = {
+    "torch.fx.experimental.symbolic_shapes": logging.ERROR,
+    "torch._subclasses.fake_tensor": logging.CRITICAL,
+}
 
 
 def taken_apart(

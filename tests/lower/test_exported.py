@@ -100,6 +100,18 @@ class Counting(torch.nn.Module):
 
 
 @pytest.mark.rotating
+class Square(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_an_operator_that_takes_one_argument_twice(dtype: torch.dtype) -> None:
+    x = torch.arange(-3, 3).to(dtype)
+    made = optimized(Square(), x).to_exported()
+    torch.testing.assert_close(made.module()(x), x * x)
+
+
 def test_what_cant_be_exported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoweringError) as caught:
         optimized(Counting(), torch.randn(3)).to_exported()
