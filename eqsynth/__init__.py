@@ -32,6 +32,7 @@ from eqsynth.errors import (
     UnsteadyError,
     UnsupportedOperatorError,
     WeightError,
+    WritingError,
 )
 from eqsynth.garbage import collecting_seldom
 
@@ -75,6 +76,7 @@ __all__ = [
     "UnsteadyError",
     "UnsupportedOperatorError",
     "WeightError",
+    "WritingError",
     "ops",
     *_LAZY,
 ]

@@ -15,10 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 from eqsynth.ir.arithmetic import Array
-from eqsynth.ir.data import INTEGERS, draw, leaves
+from eqsynth.ir.data import EXTREMES, INTEGERS, draw, leaves
 from eqsynth.ir.interpret import evaluate_all
 from eqsynth.ir.program import positions
 from eqsynth.ir.tensor import Tensor, topological
+from eqsynth.ir.types import INTEGERS as DTYPES_OF_INTEGERS
+from eqsynth.ir.types import is_float
 
 # Kinds of data, the simplest first. Near-equal and far-apart numbers aren't among them: they lose
 # digits even in float64.
@@ -85,6 +87,13 @@ def _samples(terms: Sequence[Tensor]) -> Iterator[dict[str, Array]]:
         for n, kind in enumerate(_KINDS):
             integers = INTEGERS[min(n, len(INTEGERS) - 2)]
             yield draw(given, bounds, kind, integers, seed)
+    # Integers that wrap. Beside floats only those of 8 bits: of larger ones, as a term of a sum,
+    # float64 would lose digits.
+    whole = {leaf.dtype for leaf in given.values() if leaf.dtype in DTYPES_OF_INTEGERS}
+    if whole and (whole <= {"int8", "uint8"} or not any(is_float(t.dtype) for t in terms)):
+        for seed in range(_SEEDS):
+            for integers in (EXTREMES, "limits"):
+                yield draw(given, bounds, "normal", integers, seed)
 
 
 def _difference(

@@ -144,6 +144,10 @@ class UnsteadyError(CaptureError):
     other program can be checked against it."""
 
 
+class WritingError(CaptureError):
+    """A module whose calls write into its weights; `where` names one of them."""
+
+
 class WeightError(EqsynthError):
     """Weights that a program can't take, or that have changed since the program was made; `where`
     names one of them."""

@@ -8,9 +8,10 @@ Not here: what the classes promise (``rules/README.md``), loading rules (``eqsyn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from eqsynth.errors import EqsynthError
 from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
@@ -39,10 +40,22 @@ def rule_files(files: Files) -> tuple[Path, ...]:
     single file needs no list. If a file of the working directory has the same name as one of
     eqsynth's own rule files, its absolute path is returned, so that the two aren't confused.
 
+    Raises:
+        EqsynthError: ``files`` is something else.
+
     >>> [str(path) for path in rule_files("./mine.egg")]
     ['mine.egg']
     """
-    given = (files,) if isinstance(files, str | Path) else tuple(files)
+    listed: Any = files
+    one = isinstance(listed, str | os.PathLike) or not isinstance(listed, Iterable)
+    given = (listed,) if one else tuple(listed)
+    if not all(isinstance(file, str | os.PathLike) for file in given):
+        raise EqsynthError(
+            "rules: these are no rule files",
+            got=repr(files)[:300],
+            expected="the path of a rule file, or several paths",
+            hint="rules=['my.egg']; () for none of your own",
+        )
     paths = tuple(map(Path, given))
     return tuple(p.absolute() if str(p) in DEFAULT_FILES and p.exists() else p for p in paths)
 

@@ -29,6 +29,7 @@ from eqsynth.errors import (
     LoweringError,
     SeveralGraphsError,
     UnsteadyError,
+    WritingError,
 )
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.route import Route
@@ -39,7 +40,7 @@ from eqsynth.frontend.exported import is_exported
 from eqsynth.frontend.exported import module_of as module_of_exported
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.onnx import is_model, module_of
-from eqsynth.frontend.steady import check_steady
+from eqsynth.frontend.steady import check_steady, kept_generators
 from eqsynth.frontend.torch_export import capture
 from eqsynth.garbage import collecting_seldom
 from eqsynth.lower.backends import engines as engines_of
@@ -215,7 +216,7 @@ def optimize(
                 # A copy of the module on the host is captured; the compiled program is checked
                 # against the module on its device.
                 module, args, kwargs = on_host(module, args, kwargs)
-            with users_default() if kind == CPU else nullcontext():
+            with kept_generators(), users_default() if kind == CPU else nullcontext():
                 module, args, kwargs = opened(module, args, kwargs, *limits)
             if kind != CPU and isinstance(module, Opened):
                 raise CaptureError(
@@ -225,7 +226,7 @@ def optimize(
                     hint="the original runs as it is",
                 )
             check_steady(module, args, kwargs)
-            with collecting_seldom():
+            with kept_generators(), collecting_seldom():
                 captured = _captured(module, args, kwargs, strict)
         else:
             captured = capture_expression(expressions_of(program, kwargs))
@@ -239,7 +240,9 @@ def optimize(
         report.reason = str(error)
         report.optimize_s = time.monotonic() - begin
         why = NoExplanation(f"the original program is used: {error.what}")
-        return CompiledProgram.from_module(inside(module), report, why, (args, kwargs))
+        return CompiledProgram.from_module(
+            inside(module), report, why, (args, kwargs), writes=isinstance(error, WritingError)
+        )
     on = aim if isinstance(aim, Target) else target_here(kind)
     original = Original(
         captured, on, module, args, kwargs, settings.own_constants, place_of(on)

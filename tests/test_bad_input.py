@@ -3,6 +3,7 @@ or a wrong answer."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -213,6 +214,21 @@ def test_a_missing_rule_file_is_named(files: Any) -> None:
     assert "none.egg" in str(caught.value)
 
 
+@pytest.mark.parametrize("files", [3, None, [None], b"mine.egg", [["mine.egg"]]])
+def test_what_names_no_rule_files_is_refused(files: Any) -> None:
+    with pytest.raises(EqsynthError) as caught:
+        optimize(mlp(), (X,), rules=files)
+    assert caught.value.got == repr(files)
+
+
+def test_a_definition_that_is_no_comprehension_names_the_place(tmp_path: Path) -> None:
+    """When the file is read, and not when a program uses the operator."""
+    path = rule_file(tmp_path, '(define (Twice x)\n  "(x) [*n = x[*n] + x[*n]")\n')
+    with pytest.raises(RuleError) as caught:
+        optimize(mlp(), (X,), rules=[path])
+    assert (caught.value.file, caught.value.line, caught.value.column) == (str(path), 5, 3)
+
+
 # ---- modules that cannot be captured -----------------------------------------------------------
 
 
@@ -234,12 +250,32 @@ def test_a_module_that_export_refuses_stays_the_original(
 
 def test_a_module_that_draws_random_numbers_stays_the_original() -> None:
     noisy = module(lambda self, x: x + torch.rand_like(x))
+    before = torch.get_rng_state()
     program = optimize(noisy, (X,))
     assert program.original is noisy
+    assert torch.equal(torch.get_rng_state(), before)  # the generator is the user's
     torch.manual_seed(3)
     got = program(X)
     torch.manual_seed(3)
     assert torch.equal(got, noisy(X))
+
+
+def test_what_is_saved_loaded_and_refreshed_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(EqsynthError) as caught:
+        eqsynth.save(mlp(), tmp_path / "program")  # type: ignore[arg-type]
+    assert caught.value.got == "Sequential"
+    with pytest.raises(TypeError):  # an integer would name a file that the process has open
+        eqsynth.load(0)  # type: ignore[arg-type]
+    program = optimize(mlp(), (X,))
+    with pytest.raises(EqsynthError) as caught:
+        program.refresh(None)  # type: ignore[arg-type]
+    assert caught.value.got == "NoneType"
+    for value in (X.numpy(), X.tolist()):
+        with pytest.raises(EqsynthError) as caught:
+            program(value)
+        assert (caught.value.got, caught.value.what) == (
+            type(value).__name__, "input 'input' is no tensor",
+        )  # fmt: skip
 
 
 # ---- values ------------------------------------------------------------------------------------
@@ -456,7 +492,10 @@ def test_weights_that_the_module_writes_into() -> None:
     program = quick(table, (torch.tensor([1, 2]),))
     assert torch.equal(table.weight, before)
     assert program.original is not None and "writes into a weight" in program.report.reason
-    agrees(program, table, torch.tensor([3, 1]))
+    # What its own calls write is no change that the user has to tell of.
+    for rows in ([3, 1], [1, 2], [9, 3]):
+        agrees(program, table, torch.tensor(rows))
+        agrees(copy.deepcopy(program), table, torch.tensor(rows))
 
 
 class _Rows(nn.Module):

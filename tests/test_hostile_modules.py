@@ -231,3 +231,14 @@ def test_an_operator_that_fails_while_it_is_traced_says_nothing() -> None:
     finally:
         logger.removeHandler(kept)
     assert not kept.said
+
+
+def test_a_transform_that_torch_does_not_end_is_ended() -> None:
+    """Torch fails between begin and end of the ``jvp`` that it has exported; left open, the
+    transform takes the memory of all later tensors of the process."""
+    module = Call(lambda self, x: torch.func.jvp(lambda y: y @ self.w, (x,), (x,)), w=Y.T @ Y)
+    program = quick(module, Y)
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+    assert not torch.is_inference_mode_enabled()
+    assert torch.ones(2).numpy().sum() == 2
+    agrees(program, module, Y)

@@ -195,7 +195,8 @@ def test_programs_that_differ_are_told_with_small_data() -> None:
 
 @pytest.mark.rotating
 def test_programs_that_are_equal_on_samples_are_told_so() -> None:
-    proof = prove_equal(ops.sin(A + A), 2.0 * ops.sin(A) * ops.cos(A))
+    sine = ops.sin(A)
+    proof = prove_equal(ops.sin(3.0 * A), 3.0 * sine - 4.0 * sine * sine * sine)
     assert not proof and proof.counterexample is None and proof.samples > 10
     assert f"equal on {proof.samples} samples" in str(proof)
     # A quotient that isn't defined anywhere says nothing, and a large program isn't evaluated.
@@ -203,6 +204,21 @@ def test_programs_that_are_equal_on_samples_are_told_so() -> None:
     large = eqsynth.input("large", (2048, 2048))
     assert prove_equal(ops.sin(large), ops.cos(large)).samples == 0
     assert str(prove_equal(A @ (B @ C), (A @ B) @ C)).startswith("proved")
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int64"])
+def test_integers_that_wrap_are_told_as_data(dtype: str) -> None:
+    n = eqsynth.input("n", (4, 4), dtype)
+    largest = np.iinfo(dtype).max
+    for left, right in (
+        (ops.gt(n + 1, 1), ops.gt(n, 0)),
+        (ops.amax(n + 1, (1,)), ops.amax(n, (1,)) + 1),
+        (ops.floor_divide(n * 2, 2), n),
+    ):
+        found = prove_equal(left, right, time_limit_s=10).counterexample
+        assert found is not None
+        assert np.abs(found.values["n"].astype(float)).max() >= largest - 1
 
 
 def test_a_search_without_time_says_so() -> None:

@@ -167,12 +167,21 @@ class Captured:
 
 
 def _check_tensor(value: Any, kind: Input) -> None:
-    shape = getattr(value, "shape", None)
-    if shape != kind.shape:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise DtypeError(
+            what=f"input {kind.name!r} is no tensor",
+            where=kind.name,
+            got=type(value).__name__,
+            expected=f"a torch.Tensor, {kind.type}",
+            hint="make it a tensor: torch.as_tensor",
+        )
+    if value.shape != kind.shape:
         raise ShapeError(
             what=f"input {kind.name!r} has another shape than the program was captured with",
             where=kind.name,
-            got=type(value).__name__ if shape is None else str(tuple(shape)),
+            got=str(tuple(value.shape)),
             expected=str(kind.shape),
             hint="shapes are fixed: optimize once more for this one",
         )

@@ -20,7 +20,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from eqsynth.errors import CaptureError, EqsynthError
+from eqsynth.errors import CaptureError, EqsynthError, WritingError
 from eqsynth.extract.target import CPU
 from eqsynth.lower.calling import bound, signature_of
 from eqsynth.lower.holders import Opening, holds, opened_module
@@ -347,7 +347,7 @@ def try_out(
             hint="change it in place (add_, copy_); the original runs as it is",
         )
     if changed:
-        raise CaptureError(
+        raise WritingError(
             "the module writes into a weight",
             where=changed[0],
             got="a parameter that a call has written into",

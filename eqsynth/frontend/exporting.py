@@ -6,12 +6,9 @@ Not here: the translation of the exported graph into the IR (``torch_export.py``
 from __future__ import annotations
 
 import functools
-import io
-import logging
 import operator
-import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from eqsynth.errors import SeveralGraphsError
 from eqsynth.lower.functional import (
     copied,
-    functional,
+    exported_functions,
     is_composed,
     is_write,
     rewritten,
@@ -77,10 +74,7 @@ def export(
         SeveralGraphsError: ``torch.export`` fails.
     """
     try:
-        with _quiet():
-            with torch.no_grad():
-                exported = torch.export.export(module, args, kwargs)
-            return functional(exported)
+        return exported_functions(module, args, kwargs)
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise SeveralGraphsError(
@@ -90,34 +84,6 @@ def export(
             expected="a module whose control flow doesn't depend on the values of tensors",
             hint="the original runs as it is; see torch.export's documentation to change it",
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back text that is written to stderr, and write it at the end unless an error is raised.
-
-    Where torch refuses a module, it prints the graphs that it has traced so far, and the error says
-    why it refuses. Torch's loggers of ``_LOUD`` are quiet, too: they tell of an operator that fails
-    while it is traced, and either the error says the same, or the module catches the failure.
-    """
-    loggers = [logging.getLogger(name) for name in _LOUD]
-    levels, written = [logger.level for logger in loggers], io.StringIO()
-    for logger, level in zip(loggers, _LOUD.values(), strict=True):
-        logger.setLevel(level)
-    try:
-        with redirect_stderr(written):
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-    sys.stderr.write(written.getvalue())
-
-
-# Loggers of torch -> the level that they have during an export.
-_LOUD: Final = {
-    "torch.fx.experimental.symbolic_shapes": logging.ERROR,
-    "torch._subclasses.fake_tensor": logging.CRITICAL,
-}
 
 
 def decomposed(

@@ -44,7 +44,7 @@ def check_steady(
     """
     given: Values = (args, dict(kwargs or {}))
     fresh = _copy(module)
-    with _kept_generators():
+    with kept_generators():
         before = _generators()
         first = _results(module, given)
         drawn = [name for name, state in _generators().items() if state != before[name]]
@@ -196,7 +196,8 @@ def _generators() -> dict[str, Any]:
 
 
 @contextmanager
-def _kept_generators() -> Iterator[None]:
+def kept_generators() -> Iterator[None]:
+    """Leave the random generators of torch, NumPy and Python as they were before the block."""
     numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         try:

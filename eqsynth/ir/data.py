@@ -38,10 +38,14 @@ FLOATS: Final[Mapping[str, Draw]] = {
 INTEGERS: Final[tuple[str, ...]] = ("zeros", "ties", "small", "limits")
 """Kinds of integers: zeros; -1 to 1 (0 and 1 if unsigned); -9 to 9; all values of the dtype."""
 
+EXTREMES: Final = "extremes"
+"""Another kind of integers: the smallest and the largest two of the dtype, 0 and 1, so that sums
+and products wrap."""
+
 
 def sample(kind: str, type_: TensorType, rng: np.random.Generator) -> Array:
-    """Draw an array of a kind of ``FLOATS`` or ``INTEGERS``; of bools, one half is True on average
-    unless the kind is ``zeros``.
+    """Draw an array of a kind of ``FLOATS`` or ``INTEGERS``, or of ``EXTREMES``; of bools, one half
+    is True on average unless the kind is ``zeros``.
 
     Floats are rounded to the dtype, so that a run in float32 starts from the same data.
 
@@ -55,6 +59,9 @@ def sample(kind: str, type_: TensorType, rng: np.random.Generator) -> Array:
     if type_.dtype == "bool":
         return rng.integers(0, 2, size=type_.shape).astype(bool)
     limits = np.iinfo(type_.dtype)
+    if kind == EXTREMES:
+        some = [limits.min, limits.min + 1, 0, 1, limits.max - 1, limits.max]
+        return np.asarray(rng.choice(np.array(some, storage(type_.dtype)), type_.shape))
     low, high = {"ties": (-1, 1), "small": (-9, 9)}.get(kind, (limits.min, limits.max))
     low = max(low, limits.min)
     drawn = rng.integers(low, high, size=type_.shape, endpoint=True, dtype=storage(type_.dtype))

@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 
 import torch
 
-from eqsynth.errors import LoweringError
+from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.lower.manifest import row, rows, shape, text
 from eqsynth.lower.places import host_by_default
 from eqsynth.lower.program import CompiledProgram
@@ -55,10 +55,18 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
     finds in it. The report and the explanation are saved as text.
 
     Raises:
+        EqsynthError: ``program`` isn't a compiled program.
         LoweringError: a part of the program isn't plain data: an operator with a subgraph as its
             argument, an original that ``torch.export`` refuses, arguments of other classes.
         FileError: the file can't be written.
     """
+    if not isinstance(program, CompiledProgram):
+        raise EqsynthError(
+            "save: this is no compiled program",
+            got=type(program).__name__,
+            expected="a CompiledProgram, which eqsynth.optimize returns",
+            hint="optimize the module first",
+        )
     parts = to_parts(program)
     with written(path) as place, place.open("wb") as file:
         _write(file, parts)
@@ -92,9 +100,11 @@ def load(path: str | os.PathLike[str], recompile: bool = False) -> CompiledProgr
         LoweringError: the file is no bundle, is damaged or of another version, or its kernels can't
             run on this machine.
         OSError: the file can't be opened.
+        TypeError: ``path`` isn't a path. (An integer would name an open file of the process.)
 
     >>> program = load("program.eqsynth")  # doctest: +SKIP
     """
+    path = os.fspath(path)
     with open(path, "rb") as file:
         return _load(file, path, recompile)
 

@@ -15,8 +15,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from eqsynth.errors import LoweringError
-from eqsynth.ir.tensor import Region
+from eqsynth.ir.tensor import Op, Region, args_of
 from eqsynth.lower.check import check_equivalence
+from eqsynth.lower.functional import quiet
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_ops import function_of, region_function
 from eqsynth.lower.torch_scalars import torch_dtype
@@ -58,7 +59,8 @@ def exported(program: CompiledProgram) -> torch.export.ExportedProgram:
         # torch warns of how torch.export itself copies its specs.
         warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
         try:
-            made = torch.export.export(_Steps(program), args, kwargs)
+            with quiet():
+                made = torch.export.export(_Steps(program), args, kwargs)
         except Exception as error:  # torch.export raises whatever went wrong anywhere below it
             raise LoweringError(
                 what="torch.export can't trace the program",
@@ -130,5 +132,7 @@ def _function(term: Any, opaque: Mapping[str, Any]) -> Callable[..., list[torch.
     """The function of a term's arguments that gives the list of its results."""
     if isinstance(term, Region):
         return region_function(term, opaque)
-    function = function_of(term, opaque)
-    return lambda *args: [function(*args)]
+    function, distinct = function_of(term, opaque), args_of(term)
+    # A step has once an argument that its operator takes twice, as in x * x.
+    order = [distinct.index(arg) for arg in (term.args if isinstance(term, Op) else distinct)]
+    return lambda *args: [function(*(args[n] for n in order))]

@@ -11,17 +11,61 @@ here: decomposing operators into others (``frontend/exporting.py``).
 from __future__ import annotations
 
 import dataclasses
+import io
+import logging
 import operator
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any, Final
 
 import torch
+from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
 from torch.export.graph_signature import TensorArgument
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
 Exported = torch.export.ExportedProgram
+
+
+def exported_functions(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Exported:
+    """Export a module, and make its graph functional. Raises whatever ``torch.export`` raises."""
+    with quiet():
+        with torch.no_grad():
+            exported = torch.export.export(module, args, dict(kwargs))
+        return functional(exported)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back text that is written to stderr, and write it at the end unless an error is raised.
+
+    Where torch refuses a module, it prints the graphs that it has traced so far, and the error says
+    why it refuses. Torch's loggers of ``_LOUD`` are quiet, too: they tell of an operator that fails
+    while it is traced, and either the error says the same, or the module catches the failure.
+    """
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    levels, written = [logger.level for logger in loggers], io.StringIO()
+    for logger, level in zip(loggers, _LOUD.values(), strict=True):
+        logger.setLevel(level)
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+    sys.stderr.write(written.getvalue())
+
+
+# Loggers of torch -> the level that they have during an export.
+_LOUD: Final = {
+    "torch.fx.experimental.symbolic_shapes": logging.ERROR,
+    "torch._subclasses.fake_tensor": logging.CRITICAL,
+}
 
 
 def functional(exported: Exported) -> Exported:
@@ -40,11 +84,30 @@ def functional(exported: Exported) -> Exported:
         # their autograd kernel. It would be traced whatever the table says, and
         # ``upsample_bilinear2d`` would become ``a + (b - a) * weight``, which loses the digits of b
         # beside an a of 1e6. In inference mode autograd kernels aren't used.
-        with torch.inference_mode():
+        with torch.inference_mode(), _kept_transforms():
             return exported.run_decompositions({})  # type: ignore[no-any-return]
     if not rewriting.changed:
         return exported
     return with_graph(exported, rewriting.graph, rewriting.renamed)
+
+
+@contextmanager
+def _kept_transforms() -> Iterator[None]:
+    """End the function transforms (``torch.func.jvp``, ``grad``, ``vmap``) that the block has begun
+    and not ended.
+
+    The exported program of a module that calls ``torch.func.jvp`` holds the calls that begin and
+    end the transform. If torch fails between the two while it traces that program again, the
+    transform would go on in the user's process, where tensors then have no memory to read. A
+    transform restores the modes that it began in, so this block is inside of ``inference_mode``.
+    """
+    depth, level = functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+    try:
+        yield
+    finally:
+        functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        with suppress(RuntimeError):  # no level of ``jvp`` is open beside the caller's
+            torch._C._exit_dual_level(level=level + 1)
 
 
 def rewritten(graph: Graph) -> Graph | None:

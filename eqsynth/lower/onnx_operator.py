@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -71,16 +72,21 @@ def session(model: bytes) -> _Arrays:
             types.
         TypeError: a result's type can't be passed to NumPy.
     """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    loaded = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    loaded = _loaded(model)
     unknown = [o.type for o in loaded.get_outputs() if o.type.startswith("tensor(float8")]
     if unknown:
         raise TypeError(f"ONNX Runtime gives no {unknown[0]} to NumPy")
     names = [i.name for i in loaded.get_inputs()]
     return lambda arrays: loaded.run(None, dict(zip(names, arrays, strict=True)))
+
+
+def _loaded(model: bytes) -> Any:
+    """A session of ONNX Runtime for a model."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @functools.lru_cache(maxsize=256)
@@ -153,6 +159,36 @@ def _(inputs: list[Tensor], model: str) -> list[Tensor]:
             d.WhichOneof("value") == "dim_value" for d in tensor.shape.dim
         )
         if not known or tensor.elem_type not in DTYPES:
-            raise NotImplementedError("the shape of the result depends on data")
+            return _told_by_runtime(proto)
         results.append(torch.empty(dims, dtype=DTYPES[tensor.elem_type]))
     return results
+
+
+def _told_by_runtime(model: Any) -> list[Tensor]:
+    """Results without data, of the shapes that ONNX Runtime infers. It knows its own operators
+    (``com.microsoft``), of which the package ``onnx`` infers nothing.
+
+    Raises:
+        NotImplementedError: a shape depends on data, or ONNX Runtime isn't installed or lacks the
+            operator.
+    """
+    outputs: Sequence[Any] = ()
+    if find_spec("onnxruntime") is not None:
+        with suppress(Exception):  # ONNX Runtime's own errors
+            outputs = _loaded(model.SerializeToString()).get_outputs()
+    dtypes = [_TOLD.get(out.type) for out in outputs]
+    sizes = [size for out in outputs for size in out.shape]
+    if not outputs or None in dtypes or not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError("the shape of the result depends on data")
+    return [torch.empty(o.shape, dtype=dtype) for o, dtype in zip(outputs, dtypes, strict=True)]
+
+
+# ONNX Runtime's names of types.
+_TOLD: Final = {
+    f"tensor({name})": getattr(torch, dtype)
+    for name, dtype in {
+        "float": "float32", "double": "float64", "float16": "float16", "bfloat16": "bfloat16",
+        "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
+        "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "bool": "bool",
+    }.items()
+}  # fmt: skip

@@ -115,7 +115,7 @@ class CompiledProgram(torch.nn.Module):
         self.place = place or Place()
         self.device = self.place.device
         self.original: Callable[..., Any] | None = None
-        self._owned = frozenset[int]()
+        self._owned, self._writes = frozenset[int](), False
         self.examples: Callable[[], Any] | None = None
         self.opens = False
         self._untried, self._plain = loaded, cast("Callable[[], CompiledProgram] | None", None)
@@ -140,6 +140,7 @@ class CompiledProgram(torch.nn.Module):
         examples: tuple[Any, Mapping[str, Any]] | None = None,
         loaded: bool = False,
         plain: Callable[[], CompiledProgram] | None = None,
+        writes: bool = False,
     ) -> CompiledProgram:
         """Make a program that calls the original, for the case that nothing faster was found.
 
@@ -148,8 +149,11 @@ class CompiledProgram(torch.nn.Module):
                 dtypes of their tensors are kept. Without them the program can't be saved.
             plain: a function that makes the same program from the operators that it was captured
                 as.
+            writes: whether calls of the original write into its weights. Then a weight that has
+                changed says nothing, and none is watched.
         """
         program = cls((), (), (), AsItIs(), report=report, explanation=explanation, loaded=loaded)
+        program._writes = writes
         program.examples = None if examples is None else torch_modes.zeros_like(examples)
         program._call_as_it_is(original)
         program._plain = plain
@@ -164,8 +168,8 @@ class CompiledProgram(torch.nn.Module):
             # small module.
             self._owned = storages((*original.parameters(), *original.buffers()))
             # The programs of several graphs watch their weights themselves, and refresh.
-            several = isinstance(original, Graphs)
-            self._watch = None if several else Watch.of_parameters(original)
+            own = isinstance(original, Graphs) or self._writes
+            self._watch = None if own else Watch.of_parameters(original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._alike is not None and not hooked(self):
@@ -273,6 +277,13 @@ class CompiledProgram(torch.nn.Module):
                 relies on has changed (``Recipe.fixed`` and ``settings``). The program then stays
                 as it was.
         """
+        if not isinstance(state, torch.nn.Module | Mapping):
+            raise EqsynthError(
+                "refresh: new weights come from a module, or from tensors by name",
+                got=type(state).__name__,
+                expected="the module, another module of its class, or a state_dict",
+                hint="program.refresh(module)",
+            )
         if self.original is not None:
             self._refresh_original(state)
             return

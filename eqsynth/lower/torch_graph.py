@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.lower.calling import Fixed, Given, SavedCalling, bound, signature_of
-from eqsynth.lower.functional import functional, is_assertion
+from eqsynth.lower.functional import exported_functions, is_assertion
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
 
@@ -156,9 +156,7 @@ def as_graph(
     parameters = signature_of(module)
     bound_args, bound_kwargs = bound(parameters, args, kwargs, kwargs)
     try:
-        with torch.no_grad():
-            exported = torch.export.export(module, bound_args, bound_kwargs)
-        exported = functional(exported)
+        exported = exported_functions(module, bound_args, bound_kwargs)
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         raise _refused(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
     return _Reading(exported).graph(parameters, tree_flatten((bound_args, bound_kwargs))[1])

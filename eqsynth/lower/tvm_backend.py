@@ -58,7 +58,7 @@ from eqsynth.lower.loop_nest import (
 )
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import band, block, panels_of, refusal, schedules, this_machine
-from eqsynth.lower.tvm_target import target
+from eqsynth.lower.tvm_target import imported_tvm, target
 
 if TYPE_CHECKING:
     import torch
@@ -495,7 +495,7 @@ def _library_of(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
 
 
 def _compile(names: Mapping[Kernel, str]) -> Any:
-    import tvm
+    tvm = imported_tvm()
 
     from eqsynth.lower.eoperators import prim_func
 

@@ -5,9 +5,23 @@ Not here: compiling (``tvm_backend.py``), targets of the cost model (``extract/t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, Final
+
+
+def imported_tvm() -> Any:
+    """Import ``tvm`` and return it; ``sys.excepthook`` stays the user's.
+
+    TVM's hook terminates all children of ``multiprocessing`` after it has shown an error: at a
+    prompt, a mistyped name would end the workers of the user's data loaders.
+    """
+    hook = sys.excepthook
+    import tvm
+
+    sys.excepthook = hook
+    return tvm
 
 
 def target() -> Any:
@@ -19,7 +33,7 @@ def target() -> Any:
 
 @lru_cache(maxsize=8)
 def _target_for(threads: int) -> Any:
-    import tvm
+    tvm = imported_tvm()
     from tvm.target import codegen
 
     # Imported here: a program that is loaded from a file makes no kernels, and measures nothing.
@@ -36,9 +50,10 @@ def _target_for(threads: int) -> Any:
 def scales() -> bool:
     """Whether the processor multiplies by a power of two in one instruction, in vectors of every
     width (``vscalefps`` of AVX-512). Elsewhere LLVM calls ``ldexpf`` for each element."""
+    on = target()
     from tvm.target import codegen
 
-    return bool(codegen.llvm_cpu_has_features("avx512vl", target()))
+    return bool(codegen.llvm_cpu_has_features("avx512vl", on))
 
 
 _INSTRUCTIONS: Final = (

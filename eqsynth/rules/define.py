@@ -27,6 +27,7 @@ from dataclasses import replace
 from typing import Final
 
 from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.notation import parts_of
 from eqsynth.ir.operators import OPERATORS, AttrKind, Operator
 from eqsynth.rules.definitions import ATTRIBUTE_SORTS
 from eqsynth.rules.forms import Form, nearest
@@ -77,6 +78,10 @@ def expand_define(form: Form, known: Declarations) -> tuple[str, list[Form]]:
     ruleset: str | Piece = options.get(":ruleset", HEAD)
     end: list[str | Piece] = [" :ruleset ", ruleset, f' :name "{own}")']
     if right.text.startswith('"'):
+        if parts_of(right.text.strip('"')) is None:
+            raise form.error("a definition can't be read: no (names) [head] = body", right.offset,
+                             expected='"(a, b; p) [*i, j] = sum(k) a[*i, k] * b[k, j]"',
+                             hint="see rules/README.md on definitions")  # fmt: skip
         over = [options.get(":tensors", _tensors(arguments)), " ",
                 options.get(":numbers", _numbers(arguments))]  # fmt: skip
         says: list[str | Piece] = ["(definition-request e ", *over, " ", right, ")"]

@@ -61,8 +61,9 @@ def _misspelt(word: str, words: Iterable[str]) -> str:
 
 def _unknown(form: Form, word: str, allowed: Sequence[str]) -> RuleError:
     return form.error(
-        f"unknown class {word}", expected=", ".join(allowed), hint=nearest(word, allowed)
-    )
+        f"unknown class {word}", expected=", ".join(allowed),
+        hint=_misspelt(word, allowed) or "Write one of these.",
+    )  # fmt: skip
 
 
 def _claim(form: Form, text: str) -> Claim:

@@ -11,6 +11,9 @@ import torch.nn.functional as F
 
 import eqsynth
 from eqsynth.errors import EquivalenceError, LoweringError
+from eqsynth.frontend.expression import program_of
+from eqsynth.ir.tensor import Op, args_of
+from eqsynth.lower.exported import _function
 
 
 def optimized(module: torch.nn.Module, *args: Any, **kwargs: Any) -> eqsynth.CompiledProgram:
@@ -100,6 +103,16 @@ class Counting(torch.nn.Module):
 
 
 @pytest.mark.rotating
+def test_an_operator_that_takes_one_argument_twice() -> None:
+    """The step has the argument once."""
+    x = torch.linspace(-1, 1, 4)
+    term = eqsynth.input("x", (4,))
+    (square,) = program_of(term * term)[0].outputs
+    assert isinstance(square, Op) and len(args_of(square)) == 1
+    (result,) = _function(square, {})(x)
+    assert torch.equal(result, x * x)
+
+
 def test_what_cant_be_exported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoweringError) as caught:
         optimized(Counting(), torch.randn(3)).to_exported()

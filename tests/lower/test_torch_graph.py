@@ -254,7 +254,9 @@ def test_what_optimize_gives_back_as_it_was_is_saved(tmp_path: Path) -> None:
     assert str(loaded.report) == str(program.report)
 
 
-def test_an_original_that_is_no_graph_of_operators(tmp_path: Path) -> None:
+def test_an_original_that_is_no_graph_of_operators(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     original = module(lambda self, x: x if x.sum() > 0 else -x)
     program = eqsynth.optimize(original, (X,), **QUICK)
     with pytest.raises(LoweringError) as caught:
@@ -262,6 +264,7 @@ def test_an_original_that_is_no_graph_of_operators(tmp_path: Path) -> None:
     assert "state_dict" in caught.value.hint and caught.value.got
     with pytest.raises(LoweringError):
         pickle.dumps(program)
+    assert capfd.readouterr().err == ""  # torch prints the graph that it has traced
 
 
 def test_examples_keep_no_memory_alive() -> None:

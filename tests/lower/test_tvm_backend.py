@@ -51,6 +51,18 @@ def test_arguments_that_are_constant_are_bound() -> None:
     torch.testing.assert_close(run(a, c), expected)
 
 
+def test_an_error_at_a_prompt_ends_no_processes() -> None:
+    """``import tvm`` sets a hook that terminates all children of ``multiprocessing`` after each
+    error that Python shows."""
+    code = (
+        "import sys\n"
+        "from eqsynth.lower.tvm_target import imported_tvm\n"
+        "assert imported_tvm().__name__ == 'tvm'\n"
+        "assert sys.excepthook is sys.__excepthook__\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_kernels_are_of_instructions_that_the_operating_system_tells_of() -> None:
     from tvm.target import codegen
 

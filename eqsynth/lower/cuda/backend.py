@@ -21,6 +21,7 @@ from eqsynth.lower.cuda.libraries import libraries
 from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
 from eqsynth.lower.torch_backend import TorchBackend, lay_out
 from eqsynth.lower.tvm_backend import layouts_of
+from eqsynth.lower.tvm_target import imported_tvm
 
 if TYPE_CHECKING:
     import torch
@@ -155,6 +156,7 @@ def source(kernels: Iterable[Kernel]) -> Source:
     Raises:
         LoweringError: a kernel has no code.
     """
+    imported_tvm()
     from eqsynth.lower.cuda.source import source_of
 
     return source_of({k: f"eoperator_{n}" for n, k in enumerate(dict.fromkeys(kernels))})

@@ -165,6 +165,24 @@ def test_a_foreign_operator_stays_as_it_is_and_is_saved(tmp_path: Path) -> None:
     assert json.loads(again) == program(x).tolist()
 
 
+def test_an_operator_of_onnx_runtime_costs_no_more_than_itself() -> None:
+    """The package ``onnx`` infers no shapes of ONNX Runtime's own operators; without them
+    ``torch.export`` refused the whole model."""
+    pytest.importorskip("onnxruntime")
+    domain = "com.microsoft"
+    nodes = [
+        node("Relu", "x", "r"),
+        helper.make_node("Gelu", ["r"], ["g"], domain=domain),
+        node("Add", "g x", "y"),
+    ]
+    proto = model(nodes, {"x": (F, [3, 4])}, ["y"], opsets={"": 17, domain: 1})
+    x = torch.linspace(-2, 2, 12).reshape(3, 4)
+    module, args = module_of(proto, (x,), {})
+    captured = capture(module, args)
+    assert "onnx_operator" in str(captured.program) and "Relu" in str(captured.program)
+    close(module(x), torch.nn.functional.gelu(x.relu()) + x)
+
+
 def test_an_operator_that_nothing_knows_is_named_with_its_place() -> None:
     odd = helper.make_node("Twirl", ["r"], ["y"], domain="com.example", name="here")
     proto = model([node("Relu", "x", "r"), odd], {"x": (F, [2])}, ["y"],
