@@ -40,10 +40,10 @@ class Fault:
 
 FAULTS: Final = (
     Fault(
-        "capture: a graph that changes a tensor in place is taken as it is",
-        "eqsynth/lower/torch_graph.py",
-        "if target._schema.is_mutable or any(", "if any(",
-        ("tests/lower/test_torch_graph.py",),
+        "capture: a write in place is taken for a function although a view is read later",
+        "eqsynth/lower/functional.py",
+        "self._place[user] > here", "self._place[user] < here",
+        ("tests/lower/test_functional.py",),
     ),
     Fault(
         "calculus: what is read in part outside of a tensor is the padding everywhere",

@@ -281,7 +281,9 @@ class Emitter:
             return self._for(height, vectors, ForKind.UNROLLED)
 
         def added(r: dict[int, Expr]) -> list[Any]:
-            return lanes(lambda i, lane, total: self._step(totals, total, coordinates(i, lane, r)))
+            return lanes(
+                lambda i, lane, total: self._step(totals, total, coordinates(i, lane, r))
+            )
 
         statements = [
             *lanes(lambda i, lane, total: [tirx.BufferStore(totals, self._identity(), [total])]),

@@ -552,3 +552,5 @@ def _prefetch(line: Any, place: Expr) -> Any:
 
 def _element(tile: Any, place: Expr, dtype: str, _iterators: object) -> Expr:
     return loaded(tirx.BufferLoad(tile, [place]), dtype)
+
+

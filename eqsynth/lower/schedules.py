@@ -90,7 +90,9 @@ def this_machine() -> Machine:
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     caches = cache_capacities(1)
     shared = caches.get(3, 0) // max(2, torch.get_num_threads())
-    return Machine(32 if wide else 16, 64 if wide else 32, caches.get(2, 2 << 20) // 2, shared // 2)
+    return Machine(
+        32 if wide else 16, 64 if wide else 32, caches.get(2, 2 << 20) // 2, shared // 2
+    )
 
 
 def schedules(nest: LoopNest) -> tuple[Schedule, ...]:

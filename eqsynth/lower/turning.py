@@ -22,7 +22,9 @@ from eqsynth.lower.scalar_code import ON_STACK
 from eqsynth.lower.scalar_functions import Expr
 
 
-def turned(side: int, dtype: str, line: Callable[[int], Expr], name: str) -> tuple[list[Any], Any]:
+def turned(
+    side: int, dtype: str, line: Callable[[int], Expr], name: str
+) -> tuple[list[Any], Any]:
     """Statements that read a tile and transpose it, and the buffer that holds the result,
     ``side * side`` elements.
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from eqsynth.errors import EqsynthError
 from eqsynth.frontend import exporting
 from eqsynth.frontend.torch_export import capture
+from eqsynth.lower import functional as functional_module
 from eqsynth.lower.bundle import dumps, loads
 from eqsynth.lower.calling import Given
 from eqsynth.lower.functional import functional, rewritten
@@ -72,7 +73,7 @@ def captured_like_torch(function: Function, monkeypatch: pytest.MonkeyPatch) -> 
     loaded = loads(dumps(CompiledProgram.from_module(net, examples=((X,), {}))))
     for got, expected in zip(tree_leaves(loaded(X)), tree_leaves(net(X)), strict=True):
         torch.testing.assert_close(got, expected, equal_nan=True)
-    monkeypatch.setattr(exporting, "functional", by_torch)
+    monkeypatch.setattr(functional_module, "functional", by_torch)
     apart = capture(net, (X,))
     assert found.program == apart.program
     assert found.convention.results == apart.convention.results
