@@ -18,6 +18,7 @@ from eqsynth.ir.scalar import (
     composites,
     factors_of,
     iterators,
+    leaves,
 )
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of, is_literal, topological
 from eqsynth.ir.types import ITEMSIZE, TensorType
@@ -125,6 +126,20 @@ def by_matrices(scope: Scope) -> int | None:
 def bytes_moved(term: Tensor) -> int:
     """Return the bytes of the arguments, each read once, plus the bytes of the result."""
     return sum(arg.type.nbytes for arg in args_of(term)) + term.type.nbytes
+
+
+def parts(scope: Scope) -> int:
+    """Count the parts of a scope that a library computes one after the other: the distinct parts of
+    its body, and its reduction.
+
+    >>> from eqsynth.ir.index import Index
+    >>> from eqsynth.ir.scalar import Call
+    >>> x = Read(Input("x", TensorType((8,), "float32")), (Index.iterator(0, 8),))
+    >>> parts(Scope((8,), (), Call("exp", (Prod((x, x)),))))
+    3
+    """
+    found = len(set(leaves(scope.body))) + sum(1 for _ in composites(scope.body))
+    return found + bool(scope.reduction)
 
 
 def bytes_unfolded(scope: Scope) -> int:

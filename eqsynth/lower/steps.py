@@ -309,23 +309,25 @@ def _views(steps: Sequence[Step]) -> dict[str, _View]:
     computed.
 
     Example: slice -> reshape, as of the gates of an LSTM, are two calls of torch that take 5 us; as
-    one ``as_strided`` of the kernel's result they take 1 us.
+    one ``as_strided`` of the kernel's result they take 1 us. A scope that is a view would be read
+    by Python in each call, which takes 50 us and more.
     """
     found: dict[str, _View] = {}
     for step in steps:
-        kernel = step.kernel
-        # A scope that is a view isn't merged: it isn't known which of torch's views it runs as.
-        known = isinstance(kernel.term, Op) and not any(kernel.constants)
-        if kernel.implementation == VIEW and known:
-            assert isinstance(kernel.term, Op)
-            (arg,), (layout,) = args_of(kernel.term), kernel.inputs
+        kernel, term = step.kernel, step.kernel.term
+        if kernel.implementation != VIEW or any(kernel.constants):
+            continue
+        before = found.get(step.args[0], _View(step.args[0], (), (), 0))
+        if isinstance(term, Op):
+            (arg,), (layout,) = args_of(term), kernel.inputs
             dense = torch.empty_strided(
                 arg.shape, strides(arg.shape, layout), dtype=torch_dtype(arg.dtype), device="meta"
             )
-            view = run_term(kernel.term, [dense] * len(kernel.term.args))
-            before = found.get(step.args[0], _View(step.args[0], (), (), 0))
-            offset = before.offset + int(view.storage_offset())
-            found[step.name] = _View(before.source, tuple(view.shape), view.stride(), offset)
+            view = run_term(term, [dense] * len(term.args))
+            steps_of, offset = tuple(view.stride()), int(view.storage_offset())
+        else:  # all elements where they are, under other indices (``extract/layout.py``)
+            steps_of, offset = strides(term.shape, kernel.output), 0
+        found[step.name] = _View(before.source, term.shape, steps_of, before.offset + offset)
     return found
 
 

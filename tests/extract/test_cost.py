@@ -13,7 +13,7 @@ import pytest
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import VIEW_S, candidates, copy_kernel
-from eqsynth.extract.cost import MANY, MIN_RATIOS, SIBLING, CostModel, measurement_key
+from eqsynth.extract.cost import CALLS, MANY, MIN_RATIOS, SIBLING, CostModel, measurement_key
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan
@@ -23,10 +23,11 @@ from eqsynth.extract.search import extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
 from eqsynth.extract.timing import Timing
-from eqsynth.ir.scalar import Prod, Read
+from eqsynth.ir.index import Index
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor
 from eqsynth.ir.types import TensorType
-from eqsynth.ir.work import bytes_moved, flops
+from eqsynth.ir.work import bytes_moved, flops, parts
 from eqsynth.lower.torch_backend import TorchBackend
 from tests.extract.egraphs import egraph, leaf, ref, unary
 from tests.terms import it
@@ -83,6 +84,16 @@ def test_an_unmeasured_kernel_is_estimated_by_the_roofline(profile: Profile) -> 
     assert costs(kernel_of(matmul())) == pytest.approx(2e-3 + 1e-6)  # 2 MFLOP at 1 GFLOP/s
     assert costs(kernel_of(RELU, "tvm")) == pytest.approx(8e-6 + 1e-7)
     assert not costs.measured(kernel_of(RELU))
+
+
+def test_a_scope_through_torch_costs_a_call_for_each_part_of_its_body(profile: Profile) -> None:
+    i = Index.iterator(0, 1000)
+    x, y = (Read(Input(n, TensorType((1000,), "float32")), (i,)) for n in "01")
+    scope = Scope((1000,), (), Call("exp", (Sum((x, y, Num(1.0))),)))
+    costs = CostModel(TARGET, profile)
+    # x, y, 1, their sum and its exponential
+    assert costs(kernel_of(scope)) == pytest.approx(1.2e-5 + 5 * CALLS * 1e-6)
+    assert costs(kernel_of(scope, "tvm")) == pytest.approx(1.2e-5 + 1e-7)
 
 
 def test_what_was_measured_is_the_cost(profile: Profile) -> None:
@@ -148,7 +159,8 @@ def test_a_library_writes_out_the_windows_of_a_convolution(profile: Profile) -> 
              for name, schedule in (("torch", ""), ("tvm", Rows()))}  # fmt: skip
     least_s = {name: costs.roofline_s(kernel) for name, kernel in named.items()}
     moved = bytes_moved(scope)
-    assert least_s["torch"] == pytest.approx((moved + 2 * windows) / 1e9, rel=1e-2)
+    calls_s = CALLS * parts(scope) * 1e-6
+    assert least_s["torch"] == pytest.approx(calls_s + (moved + 2 * windows) / 1e9, rel=1e-2)
     assert least_s["tvm"] == pytest.approx(flops(scope) / 1e9, rel=1e-2)
 
 
