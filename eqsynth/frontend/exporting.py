@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
@@ -23,8 +24,6 @@ from eqsynth.lower.functional import (
     copied,
     exported_functions,
     is_composed,
-    is_write,
-    rewritten,
     with_graph,
 )
 from eqsynth.lower.weights import storages
@@ -109,6 +108,7 @@ def decomposed(
             new[node] = copied(node, graph, new.__getitem__)
             if node in nodes:
                 new[node].meta[_WHOLE] = True
+    graph.eliminate_dead_code()  # results of a call that nobody reads
     results = next(node for node in exported.graph.nodes if node.op == "output").all_input_nodes
     return with_graph(exported, graph, {x.name: new[x].name for x in results})
 
@@ -125,20 +125,21 @@ _INSIDE: Final = "eqsynth: parts of"
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     """Operator -> the function by which torch decomposes it."""
-    table = {
+    return {
         **torch.export.default_decompositions(),
         **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
     }
-    return {t: d for t, d in table.items() if t.name().partition(".")[0] not in _KEPT_WHOLE}
 
 
 def _parts(node: Node, table: Mapping[Any, Any]) -> Graph | None:
     """The graph of a call's decomposition, whose inputs are the call's tensors."""
     target: Any = node.target
+    inside = node.meta.get(_INSIDE, ())
+    if target.name().partition(".")[0] in _KEPT_WHOLE or target in inside:
+        return None
     # An operator that is composed of others is taken apart by being called.
     function = table.get(target, target if is_composed(target) else None)
-    inside = node.meta.get(_INSIDE, ())
-    if function is None or target in inside:
+    if function is None:
         return None
     values, spec = tree_flatten((node.args, dict(node.kwargs)))
     places = [n for n, value in enumerate(values) if isinstance(value, Node)]
@@ -156,11 +157,8 @@ def _parts(node: Node, table: Mapping[Any, Any]) -> Graph | None:
     try:
         # In inference mode the operators' autograd kernels aren't used (``functional``).
         with mode, torch.inference_mode(), _without_onednn():
-            traced = make_fx(torch.func.functionalize(call))(*given).graph
-        graph = rewritten(traced) if any(map(is_write, traced.nodes)) else traced
+            graph = make_fx(dispatch_functionalize(call))(*given).graph
     except Exception:  # whatever goes wrong anywhere in a decomposition
-        return None
-    if graph is None:
         return None
     inner = [part for part in graph.nodes if part.op not in ("placeholder", "output")]
     effects = any(part.is_impure() for part in inner) and not node.is_impure()

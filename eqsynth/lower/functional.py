@@ -110,15 +110,6 @@ def _kept_transforms() -> Iterator[None]:
             torch._C._exit_dual_level(level=level + 1)
 
 
-def rewritten(graph: Graph) -> Graph | None:
-    """A graph without writes in place that computes the same; None if the rewriting doesn't know a
-    node."""
-    try:
-        return _Rewriting(graph).graph
-    except _UnknownNodeError:
-        return None
-
-
 def with_graph(exported: Exported, graph: Graph, renamed: Mapping[str, str]) -> Exported:
     """The program with another graph.
 
@@ -220,7 +211,7 @@ class _Rewriting:
         known = node.target is operator.getitem or _is_aten(node.target)
         if not known or any(map(_is_dynamic, tree_leaves(node.meta.get("val")))):
             raise _UnknownNodeError
-        if is_write(node):
+        if _is_aten(node.target) and _schema(node).is_mutable:
             self._write(node)
         elif not node.users and (is_assertion(node) or not node.is_impure()):
             self.changed = True
@@ -252,7 +243,7 @@ class _Rewriting:
         written = node.args[0] if node.args else None
         if not isinstance(written, Node):
             raise _UnknownNodeError
-        if node.target is torch.ops.aten.detach_.default or _keeps_places(node):
+        if node.target is torch.ops.aten.detach_.default:
             self._stand_for(node, written)
             return
         function = _without_write(node)
@@ -279,11 +270,6 @@ _CONVERSIONS: Final = frozenset(f"aten::to.{name}" for name in ("device", "dtype
 
 def _is_aten(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
-
-
-def is_write(node: Node) -> bool:
-    """Whether an operator writes into an argument, or changes its strides."""
-    return isinstance(node.target, torch._ops.OpOverload) and bool(_schema(node).is_mutable)
 
 
 def _is_dynamic(value: Any) -> bool:
@@ -391,20 +377,6 @@ def _shares(node: Node, argument: Node) -> bool:
     if one is None or other is None:
         return True
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-
-
-def _keeps_places(node: Node) -> bool:
-    """Whether the operator is ``as_strided_`` that leaves each element where it is: it changes
-    strides of axes of one element, as torch does to say that a result has channels last."""
-    before, after = _tensor(node.args[0]), _tensor(node)
-    if node.target is not torch.ops.aten.as_strided_.default or before is None or after is None:
-        return False
-    strides = zip(before.shape, before.stride(), after.stride(), strict=False)
-    return (
-        before.shape == after.shape
-        and before.storage_offset() == after.storage_offset()
-        and all(extent == 1 or old == new for extent, old, new in strides)
-    )
 
 
 def _without_write(node: Node) -> Any:

@@ -70,7 +70,7 @@ def test_a_program_of_torch_and_onednn(tmp_path: Path) -> None:
     heavy = {"egglog", "ortools", "tvm", "eqsynth.egraph", "eqsynth.frontend", "eqsynth.rules"}
     assert not modules & heavy
     extraction = {m for m in modules if m.startswith("eqsynth.extract.")}
-    names = ("kernel", "layout", "schedule", "target", "timing", "tuned")
+    names = ("disturbance", "kernel", "layout", "schedule", "target", "timing", "tuned")
     assert extraction == {f"eqsynth.extract.{name}" for name in names}
     loaded = load(tmp_path / "program.eqs")
     assert repr(loaded) == repr(program)

@@ -87,7 +87,8 @@ def test_views_of_views_are_one_view_of_what_was_computed() -> None:
 
 
 def test_a_scope_that_moves_nothing_is_a_step_among_views() -> None:
-    """It was taken for an operator of torch, which ended in an assertion."""
+    """It was taken for an operator of torch, which ended in an assertion. Then it was computed as
+    any scope, which took 50 to 160 us a call."""
     turned = Scope((6, 4), (), Read(tensor(0, 4, 6), (Index.iterator(1, 4), Index.iterator(0, 6))))
     kernel = view_kernel(turned, (0, 1))
     assert kernel is not None and kernel.implementation == VIEW
@@ -98,11 +99,11 @@ def test_a_scope_that_moves_nothing_is_a_step_among_views() -> None:
         step("p", back, "t", kernel=view_kernel(back, kernel.output)),
         step("y", op("Exp", (4, 6)), "p"),
     ]
-    x = torch.randn(4, 6)
-    for got, expected in zip(
-        program_of({"x": (4, 6)}, steps, ["t", "y"])(x), (-x.mT, torch.exp(-x)), strict=True
-    ):
+    x, program = torch.randn(4, 6), program_of({"x": (4, 6)}, steps, ["t", "y"])
+    for got, expected in zip(program(x), (-x.mT, torch.exp(-x)), strict=True):
         torch.testing.assert_close(got, expected)
+    # No Python code looks at the scope in a call.
+    assert program.source.count("as_strided(") == 2 and program.source.count(" = k") == 2
 
 
 def test_a_wrong_number_of_inputs() -> None:
