@@ -78,13 +78,11 @@ def _say(name: str, function: Function, *args: torch.Tensor) -> None:
     SAID[name] = function, list(args)
 
 
-for _dtype in (F32, F64, torch.float16, I64, I32, I8, U8, BOOL):
+for _dtype in (I64, I32, I8, U8, BOOL):  # of floats it is an operator of eqsynth's own
     _say(f"cumsum {_dtype}", lambda x: x.cumsum(-1), _few((3, 5), _dtype))
-for _dtype in (F32, I64, BOOL):
-    _say(f"cumsum to float64 of {_dtype}", lambda x: x.cumsum(0, dtype=F64), _few((3, 5), _dtype))
 _say("cumsum to int32", lambda x: x.cumsum(1, dtype=I32), _few((2, 3, 4), I64))
 _say("cumsum of a number", lambda x: x.cumsum(0) + 1, _few((), I64))
-_say("cumsum of one", lambda x: x.cumsum(0), _few((1, 3), F32))
+_say("cumsum of one", lambda x: x.cumsum(0), _few((1, 3), I64))
 for _dtype in (I64, I32, U8):
     for _down in (False, True):
         _say(

@@ -27,6 +27,12 @@ typedef unsigned int uint;
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 
+// What TVM writes for infinity and NaN; CUDA has these names in a header, which nvrtc lacks.
+#define CUDART_INF_F __int_as_float(0x7f800000)
+#define CUDART_NAN_F __int_as_float(0x7fffffff)
+#define CUDART_INF __longlong_as_double(0x7ff0000000000000ll)
+#define CUDART_NAN __longlong_as_double(0x7ff8000000000000ll)
+
 // A float of 16 bits in memory; it is computed in 32.
 struct half {
   unsigned short bits;
