@@ -18,6 +18,10 @@ typedef unsigned char uchar;
 #define __device__
 #define __launch_bounds__(n)
 #define __shared__ static
+#define CUDART_INF_F ((float)INFINITY)
+#define CUDART_NAN_F ((float)NAN)
+#define CUDART_INF ((double)INFINITY)
+#define CUDART_NAN ((double)NAN)
 #define __fadd_rn(a, b) ((float)((volatile float)(a) + (volatile float)(b)))
 #define __dadd_rn(a, b) ((double)(a) + (double)(b))
 
