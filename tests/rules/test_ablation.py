@@ -402,7 +402,9 @@ ROWS: dict[str, Winner | Equal] = {
         expressions(lambda: ops.sum(ops.syno.split(Y, 0, 4), (0, 1))),
         expressions(lambda: ops.sum(Y, 0)),
     ),
-    "reduction-unfold": Winner(known("flattened-patches"), "time", "Scope"),
+    "reduction-unfold": Winner(
+        known("flattened-patches"), "time", "Reshape Conv2d Reshape Permute"
+    ),
     # match
     "match-matmul": EINNET,
     "match-conv2d": Winner(
@@ -418,8 +420,10 @@ ROWS: dict[str, Winner | Equal] = {
     "match-epilogue": MLP,
     "match-view": Winner(cropped_twice, "time", "Slice Softmax"),
     # merge
-    "slice-of-layer-norm": Winner(normalized_row, "time", "Scope LayerNorm Matmul"),
-    "stack": Winner(time_steps, "time", "Scope" + 4 * " Slice Reshape Softmax"),
+    "slice-of-layer-norm": Winner(normalized_row, "time", "Matmul Slice LayerNorm Matmul"),
+    "stack": Winner(
+        time_steps, "time", "Reshape Matmul Reshape" + 4 * " Slice Reshape Softmax"
+    ),
     "merge-matmuls": Winner(heads, "time", "Matmul" + 4 * " Slice Softmax"),
     "merge-conv2ds": Winner(branches, "time", "Conv2d" + 4 * " Slice Softmax"),
     # scalar
