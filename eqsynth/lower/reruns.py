@@ -185,14 +185,15 @@ class _Copy:
         self.module: torch.nn.Module = copy.deepcopy(module)
         if wide:
             self.module.double()
+            self.module._apply(_double)  # complex weights, which ``double()`` leaves as they are
         mine, theirs = _tensors(self.module), _tensors(module)
         names = {id(tensor): name for name, tensor in theirs.items()}
         self.state = tuple(mine[names[id(tensor)]] for tensor in state)
         changing = set(map(id, self.state))
         self._floats = [
-            (mine[name], tensor.detach()) for name, tensor in theirs.items()
-            if not wide and tensor.is_floating_point() and id(mine[name]) not in changing
-            and not _whole(tensor)
+            (_real(mine[name]), _real(tensor)) for name, tensor in theirs.items()
+            if not wide and (tensor.is_floating_point() or tensor.is_complex())
+            and id(mine[name]) not in changing and not _whole(_real(tensor))
         ]  # fmt: skip
         self._bytes = sum(theirs.nbytes for _, theirs in self._floats)
         self._room, self._moved = _KEPT, dict[int, list[torch.Tensor]]()
@@ -232,7 +233,14 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:
+    if x.is_complex():
+        return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
+
+
+def _real(x: torch.Tensor) -> torch.Tensor:
+    """The floats of a tensor: of a complex one its real and imaginary parts, in the same memory."""
+    return torch.view_as_real(x.detach().resolve_conj()) if x.is_complex() else x.detach()
 
 
 def off_by_rounding(
@@ -247,6 +255,9 @@ def off_by_rounding(
     Args:
         part: the number of this tensor within a rerun; each tensor is moved differently.
     """
+    if x.is_complex():
+        moved = off_by_rounding(_real(x), seed=seed, part=part, roundings=roundings)
+        return torch.view_as_complex(moved)
     if not x.is_floating_point() or not x.numel():
         return x
     factor = _factor(x, seed, part, roundings)

@@ -323,6 +323,25 @@ def test_a_float64_module_and_one_that_is_none_in_float64() -> None:
             check_equivalence(lambda x, w=w, e=error: x @ w * (1 + e), call, (x,))
 
 
+def test_complex_weights_and_inputs_are_moved_and_widened() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(6, 3, dtype=torch.complex64))
+    net = module(lambda self, x: (x @ self.weight).abs())
+    net.weight = weight
+    x = torch.randn(4, 6, dtype=torch.complex64)
+    reference = Reference(net)
+    exact = reference.exact(((x,), {}))
+    assert exact is not None and exact[0].dtype == torch.float64
+    wide = (x.to(torch.complex128) @ weight.to(torch.complex128)).abs()
+    torch.testing.assert_close(exact[0], wide.detach(), rtol=1e-14, atol=0)
+    size = Reference(module(lambda self, x: x.abs()))
+    for original, values in ((reference, torch.full_like(x, 2 + 1j)), (size, x)):
+        (expected,), moved = original(((values,), {})), original.moved(((values,), {}), 0)
+        assert moved is not None
+        assert 0 < float((moved[0] / expected - 1).abs().max()) < 1e-5
+    assert torch.equal(weight, net.weight)
+
+
 def test_the_original_runs_a_few_times_a_kind() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
