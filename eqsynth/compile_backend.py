@@ -55,6 +55,7 @@ from eqsynth.graph_weights import is_held, is_plain_input, with_weights
 from eqsynth.lower import memory_order
 from eqsynth.lower.engines import bounded
 from eqsynth.lower.engines.inductor import instructions_taken
+from eqsynth.lower.functional import tracing
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.samples import Samples, version_of
 from eqsynth.pipeline import optimize
@@ -213,7 +214,7 @@ class _Inductor:
             return cast(Compiled, compile_fx(graph, inputs, config_patches=mode))
 
         try:
-            with bounded.looking_at_the_clock():
+            with tracing(), bounded.looking_at_the_clock():
                 compiled = instructions_taken(made)
         except _dynamos():
             raise

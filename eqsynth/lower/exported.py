@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from eqsynth.errors import LoweringError
 from eqsynth.ir.tensor import Op, Region, args_of
 from eqsynth.lower.check import check_equivalence
-from eqsynth.lower.functional import quiet
+from eqsynth.lower.functional import quiet, tracing
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_ops import function_of, region_function
 from eqsynth.lower.torch_scalars import torch_dtype
@@ -55,7 +55,7 @@ def exported(program: CompiledProgram) -> torch.export.ExportedProgram:
             hint="give the tensors themselves to forward()",
         )
     args, kwargs = _examples(program)
-    with torch.no_grad(), warnings.catch_warnings():
+    with tracing(), torch.no_grad(), warnings.catch_warnings():
         # torch warns of how torch.export itself copies its specs.
         warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
         try:

@@ -34,10 +34,26 @@ def exported_functions(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Exported:
     """Export a module, and make its graph functional. Raises whatever ``torch.export`` raises."""
-    with quiet():
+    with tracing(), quiet():
         with torch.no_grad():
             exported = torch.export.export(module, args, dict(kwargs))
         return functional(exported)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Only one thread of the process is inside of such a block, or compiles for ``torch.compile``.
+
+    While torch traces a module (``torch.export``, ``make_fx``, Inductor), it replaces
+    ``nn.Module.__getattr__`` and further functions of the whole process, and puts the old ones back
+    at the end. Two threads that trace at the same time refuse each other's modules, and whichever
+    ends last puts back what the other had put in place. Dynamo has a lock for that reason; this is
+    the same one, since a thread that Dynamo calls already holds it.
+    """
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock:
+        yield
 
 
 @contextmanager

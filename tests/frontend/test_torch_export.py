@@ -1,6 +1,7 @@
 """Capture of modules: inputs, weights, buffers, results, opaque operators, refusals."""
 
 import math
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -467,6 +468,28 @@ def test_a_complex_input_is_a_capture_error() -> None:
     with pytest.raises(CaptureError) as caught:
         capture(module(lambda self, x: x.real), (X.to(torch.complex64),))
     assert (caught.value.where, caught.value.got) == ("x", "complex64")
+
+
+def test_modules_are_captured_by_several_threads_at_once(run: Run) -> None:
+    getattr_of_modules, found = nn.Module.__getattr__, dict[int, Tensor | Exception]()
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.LSTMCell(4, n + 1)).eval() for n in range(4)]
+
+    def work(n: int) -> None:
+        try:
+            captured = capture(layers[n], (X,))
+        except Exception as error:
+            found[n] = error
+        else:
+            found[n] = run(captured, X)[0]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert nn.Module.__getattr__ is getattr_of_modules
+    for n, layer in enumerate(layers):
+        torch.testing.assert_close(found[n], layer(X)[0])
 
 
 def test_inputs_and_weights_of_a_program_are_its_terms() -> None:

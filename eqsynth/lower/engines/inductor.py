@@ -21,6 +21,7 @@ import torch
 from eqsynth.extract.kernel import Runner
 from eqsynth.ir.tensor import Region, Tensor
 from eqsynth.lower.engines import bounded, inductor_kept
+from eqsynth.lower.functional import tracing
 from eqsynth.lower.torch_backend import separate
 from eqsynth.lower.torch_calls import NO_CALLS, Calls
 from eqsynth.lower.torch_ops import region_function
@@ -115,11 +116,11 @@ def _compiled_now(
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    graph, examples = _graph(region, constants, calls)
     tape = inductor_kept.Tape(constants)
     # One compiling thread, since a pool of processes would outlive the compilation.
     patched = config.patch({"freezing": True, "compile_threads": 1})
-    with bounded.looking_at_the_clock():
+    with tracing(), bounded.looking_at_the_clock():
+        graph, examples = _graph(region, constants, calls)
         with torch.no_grad(), patched, tape.running():
             made = compile_fx(graph, examples, inner_compile=tape.inner)
             compiled = cast(Callable[..., Any], made)
