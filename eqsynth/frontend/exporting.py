@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -128,7 +128,38 @@ def _decompositions() -> dict[Any, Any]:
     return {
         **torch.export.default_decompositions(),
         **torch._decomp.get_decompositions(_MORE_DECOMPOSITIONS),
+        torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
     }
+
+
+def _as_strided_scatter(
+    input: torch.Tensor,
+    src: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """A write by strides in memory as a write to positions; ``x.fill_diagonal_(9)`` exports as one.
+
+        as_strided_scatter(x, src, [4], [5], 0)    index_put(x.reshape(16), [[0, 5, 10, 15]], src)
+
+    The strides hold for the tensor that was exported, and a program may hold the same value in
+    another order in memory. Positions among the tensor's elements don't depend on that.
+
+    Raises:
+        ValueError: the tensor has gaps in memory, or elements that overlap.
+    """
+    strides = input.stride()
+    order = sorted(range(input.ndim), key=lambda axis: -strides[axis])
+    ordered = input.permute(order)
+    if not ordered.is_contiguous():
+        raise ValueError("a tensor with gaps in memory")
+    begin = 0 if storage_offset is None else storage_offset - input.storage_offset()
+    elements = torch.arange(input.numel(), device=input.device)
+    written = elements.as_strided(size, stride, begin).reshape(-1)
+    flat = ordered.reshape(-1).index_put((written,), src.reshape(-1))
+    back = sorted(range(input.ndim), key=order.__getitem__)
+    return flat.reshape(ordered.shape).permute(back)
 
 
 def _parts(node: Node, table: Mapping[Any, Any]) -> Graph | None:
@@ -186,13 +217,19 @@ def _without_onednn() -> Iterator[None]:
 
 def _same_kinds(value: Any, made: Any) -> bool:
     """Whether a decomposition's results have the shapes and dtypes of the operator's."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # torch.export's own
+
     if isinstance(value, tuple | list):
         same = isinstance(made, tuple | list) and len(made) == len(value)
         return same and all(map(_same_kinds, value, made))
     if not isinstance(value, torch.Tensor) or not isinstance(made, Node):
         return value is None and made is None
     own = made.meta["val"]
-    return isinstance(own, torch.Tensor) and (own.shape, own.dtype) == (value.shape, value.dtype)
+    if not isinstance(own, torch.Tensor) or (own.ndim, own.dtype) != (value.ndim, value.dtype):
+        return False
+    # `x[mask]` has a size that depends on values; whether two such sizes are equal isn't always
+    # known, and asking torch then raises.
+    return all(statically_known_true(a == b) for a, b in zip(own.shape, value.shape, strict=True))
 
 
 def _inlined(parts: Graph, call: Node, graph: Graph, new: Mapping[Node, Any]) -> Any:

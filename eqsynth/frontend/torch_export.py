@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
@@ -101,6 +101,10 @@ def capture(
         settings=settings_of(module, paths),
         buffer_paths=tuple(translation.live_paths),
     )
+
+
+# Operators whose arguments are strides in the memory of the exported tensor.
+_BY_STRIDES: Final = frozenset({"aten::as_strided", "aten::as_strided_scatter"})
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -344,9 +348,9 @@ class _Translation:
                 "a result for all values of the inputs",
                 SeveralGraphsError,
             )
-        strided = name.startswith("aten::as_strided") and isinstance(args[0], Expr)
+        strided = name in _BY_STRIDES and isinstance(args[0], Expr)
         read: tuple[Any, ...] | None = args
-        if strided:
+        if name == "aten::as_strided" and strided:
             value = node.all_input_nodes[0].meta["val"]
             read = aten.in_memory(args, value.stride(), value.storage_offset())
         translated = None if read is None else self._by_table(node, name, read, kwargs)

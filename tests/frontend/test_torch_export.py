@@ -420,6 +420,35 @@ def test_a_view_by_strides_of_memory_around_a_tensor_is_refused(
     assert caught.value.got == "aten.as_strided.default"
 
 
+def scattered(x: Tensor, *places: Any) -> Tensor:
+    return torch.as_strided_scatter(x, torch.full(places[0], -1.0), *places)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.clone().fill_diagonal_(9.0),
+        lambda x: x.clone().fill_diagonal_(9.0, wrap=True),
+        lambda x: x.t().clone().fill_diagonal_(9.0),
+        lambda x: scattered((x + 1).t(), (3, 2), (8, 1), 5),
+        lambda x: scattered(x.view(8, 2, 2).transpose(0, 1), (2, 3), (4, 1), 20),
+    ],
+)
+def test_a_write_by_strides_is_a_write_to_positions(
+    write: Callable[[Tensor], Tensor], run: Run
+) -> None:
+    captured = capture(made := module(lambda self, x: write(x)), (ROWS,))
+    assert not any("as_strided" in name for name in captured.opaque)
+    torch.testing.assert_close(run(captured, ROWS + 7), made(ROWS + 7))
+
+
+def test_a_write_by_strides_between_a_tensors_elements_is_refused() -> None:
+    view = module(lambda self, x: scattered((x + 1)[:, ::2], (4,), (4,)))
+    with pytest.raises(CaptureError) as caught:
+        capture(view, (ROWS,))
+    assert caught.value.got == "aten.as_strided_scatter.default"
+
+
 def test_a_module_in_training_mode_is_refused_before_export() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
     model[1].train()
@@ -442,6 +471,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "control flow on values": (lambda self, x: x if x.sum() > 0 else -x, "torch.export refuses"),
     "random": (lambda self, x: x + torch.rand_like(x), "random"),
     "a shape that depends on values": (lambda self, x: x.nonzero(), "shape depends"),
+    "equal shapes that depend on values": (
+        lambda self, x: torch.where(x > 0)[0] + torch.where(x > 0)[1], "shape depends",
+    ),
     "a complex result": (lambda self, x: torch.fft.fft(x), "a result has a dtype"),
     "an assertion": (
         lambda self, x: (torch._assert_async((x > -9).all()), x + 1)[1], "raises an error",
