@@ -106,7 +106,8 @@ def _difference(
     for output, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         a, b = (np.asarray(values[side], np.float64) for side in (left, right))
         known = np.isfinite(a) & np.isfinite(b)
-        far = np.where(known, np.abs(np.where(known, a - b, 0.0)), 0.0)
+        with np.errstate(all="ignore"):  # infinities from each other, where they aren't known
+            far = np.where(known, np.abs(a - b), 0.0)
         size = np.maximum(np.abs(np.where(known, a, 0.0)), np.abs(np.where(known, b, 0.0)))
         if far.size and far.max() > _RTOL * max(float(size.max()), 1e-30):
             at = tuple(int(i) for i in np.unravel_index(int(far.argmax()), far.shape))
