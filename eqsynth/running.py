@@ -88,6 +88,7 @@ class Run:
         """Run all stages, and return the compiled program or the original."""
         self.report.count_before(self.captured.program)
         telling.captured(self.captured, self.report)
+        mutations_of(self.captured)  # no search for a program that changes an input
         self.original.refuse_nan()
         self.original.try_inputs()
         weights = self.captured.program.weights()

@@ -547,6 +547,8 @@ def test_an_input_that_the_module_changes() -> None:
     model, example = module(changing), X.clone()
     program = quick(model, (example,))
     assert torch.equal(example, X)
+    assert "in place" in program.report.reason
+    assert "saturate" not in program.report.stages_s and not program.report.stop  # no search
     mine, theirs = X.clone(), X.clone()
     assert torch.equal(program(mine), model(theirs))
     assert torch.equal(mine, theirs)
