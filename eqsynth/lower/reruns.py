@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -55,6 +56,10 @@ def results(
     """The tensors of a call's result, then the state as the call leaves it. Inputs and state
     themselves stay unchanged."""
     args, kwargs = tree_map_only(torch.Tensor, torch.clone, values)
+    if isinstance(call, torch.fx.GraphModule):
+        # Its own ``__call__`` prints a traceback if the graph refuses the inputs, as an index
+        # outside of a tensor. Whoever asks for the results catches the error.
+        call = partial(torch.nn.Module.__call__, call)
     with torch.no_grad(), unchanged(state):
         leaves = tree_leaves(call(*args, **kwargs))
         found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -290,6 +290,13 @@ def test_inputs_that_the_original_refuses_are_left_out() -> None:
     assert found.tried == len(KINDS) - 3
 
 
+def test_a_graph_that_refuses_inputs_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    graph = torch.fx.symbolic_trace(module(lambda self, x, at: x[at]))
+    at = torch.tensor([0, 3])
+    check_equivalence(lambda x, at: torch.index_select(x, 0, at % 4), graph, (X, at))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_digits_that_are_lost_are_told_where_that_is_allowed() -> None:
     original = module(lambda self, x, y: ((x - y) ** 2).sum(-1))
 
