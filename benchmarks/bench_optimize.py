@@ -11,7 +11,7 @@ clock; CPU seconds are those of all processes together. Cold means empty cache d
 eqsynth and Inductor, and a process that has loaded only torch. ``measure`` is the time spent
 waiting for the times of kernels. Requests of laws are counted as asked and as known (see
 ``bench_saturate.py``), at the sizes of tests, since rules don't depend on sizes; beside them are
-the CPU seconds of the slowest rules and laws. The last line is the overhead of calling a compiled
+the seconds of the slowest rules and laws. The last line is the overhead of calling a compiled
 program, compared with calling its operators by hand.
 
 The file is written after each workload. ``--resume`` keeps the rows of this commit and machine, and
@@ -59,7 +59,7 @@ class Row:
     """The measurements of a workload; ``inductor`` is the compilation with frozen weights.
 
     Attributes:
-        saturation: rule or law -> its CPU seconds during saturation.
+        saturation: rule or law -> its seconds during saturation.
         error: what went wrong; empty if nothing did. Earlier measurements stay in the row.
     """
 

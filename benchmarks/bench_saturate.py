@@ -1,4 +1,4 @@
-"""CPU seconds of the saturation of each net, by stage, by rule and by law.
+"""Seconds of the saturation of each net, by stage, by rule and by law.
 
     python -m benchmarks.bench_saturate [--json FILE] [--net NAME ...] [--layers N ...]
 
@@ -46,10 +46,10 @@ Roots = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Run:
-    """The CPU seconds of saturating the segments of one program.
+    """The seconds of saturating the segments of one program.
 
     Attributes:
-        rules, laws: name -> CPU seconds, slowest first.
+        rules, laws: name -> seconds, slowest first.
     """
 
     name: str
@@ -76,12 +76,12 @@ def measured(name: str, segments: Sequence[Roots], rules: RuleSet) -> Run:
     stops: dict[str, None] = {}
     counts = Counter[str]()
     for roots in segments:
-        begin = time.process_time()
+        begin = time.perf_counter()
         with closing(Session(rules)) as session:
             session.add(roots)
             report = saturate(session, DEFAULT_PHASES, LIMITS)
             graph = session.graph(roots, report.stop, report.seconds, report.over_budget)
-            total += time.process_time() - begin
+            total += time.perf_counter() - begin
             engine.update(session.engine.spent_s)
             laws.update(session.requests.spent_s)
             counts["steps"] += session.engine.steps.total()
@@ -91,9 +91,9 @@ def measured(name: str, segments: Sequence[Roots], rules: RuleSet) -> Run:
         counts["enodes"] += graph.enodes
         key = remembered.key_of(roots, rules, DEFAULT_PHASES, LIMITS, True)
         remembered.keep(key, graph)
-        begin = time.process_time()
+        begin = time.perf_counter()
         remembered.load(remembered.key_of(roots, rules, DEFAULT_PHASES, LIMITS, True), roots)
-        loaded += time.process_time() - begin
+        loaded += time.perf_counter() - begin
     engine_s, laws_s = float(engine.total()), float(laws.total())
     return Run(
         name, len(segments), ", ".join(stops), counts["enodes"], total, engine_s, laws_s,
@@ -120,7 +120,7 @@ def layers(count: int) -> Program:
 
 
 def slowest(spent_s: dict[str, float]) -> str:
-    """The slowest rules or laws with their CPU seconds, as text."""
+    """The slowest rules or laws with their seconds, as text."""
     return ", ".join(f"{name} {s:.2f}" for name, s in list(spent_s.items())[:SHOWN])
 
 
