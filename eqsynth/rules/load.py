@@ -39,8 +39,8 @@ MAX_BYTES: Final = 16 << 20
 """The largest size of the cached rules; beyond it the least recently used files are deleted."""
 
 
-def load_rules(files: Iterable[str | Path] = DEFAULT_FILES) -> RuleSet:
-    """Load rule files in the given order.
+def load_rules(files: str | Path | Iterable[str | Path] = DEFAULT_FILES) -> RuleSet:
+    """Load one rule file, or several in the given order.
 
     A name of `DEFAULT_FILES` is eqsynth's own file; any other path is relative to the working
     directory (`rule_path`).
@@ -48,7 +48,7 @@ def load_rules(files: Iterable[str | Path] = DEFAULT_FILES) -> RuleSet:
     Raises:
         RuleError: a file can't be read, or a form can't be used; the error has the form's place.
     """
-    paths = map(rule_path, files)
+    paths = map(rule_path, [files] if isinstance(files, str | Path) else files)
     return _remembered(tuple((read_text(path), str(path)) for path in paths))
 
 

@@ -137,6 +137,7 @@ def test_one_tensor_may_be_two_operands(same: tuple[int, ...], rank: int) -> Non
         check_kernel(TorchBackend(), kernel, arguments(made))
 
 
+@pytest.mark.rotating
 def test_attention_without_projections() -> None:
     """It was an error of a search that queries and values are one tensor."""
 

@@ -51,6 +51,7 @@ def test_arguments_that_are_constant_are_bound() -> None:
     torch.testing.assert_close(run(a, c), expected)
 
 
+@pytest.mark.rotating
 def test_an_error_at_a_prompt_ends_no_processes() -> None:
     """``import tvm`` sets a hook that terminates all children of ``multiprocessing`` after each
     error that Python shows."""

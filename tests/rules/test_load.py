@@ -61,6 +61,16 @@ def refused(text: str) -> RuleError:
     return caught.value
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_single_file_needs_no_list(kind: type, tmp_path: Path) -> None:
+    path = tmp_path / "own.egg"
+    path.write_text("(sort Colour)", encoding="utf-8")
+    assert load_rules(kind(path)).declarations == load_rules([path]).declarations
+    with pytest.raises(RuleError) as caught:
+        load_rules("no such file.egg")
+    assert caught.value.file == "no such file.egg"
+
+
 def test_rule_carries_its_place_and_its_mathematics() -> None:
     rule = only("""
         ;; ---- distribution -----
