@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,12 +56,15 @@ differ by more than this factor. (OpenVINO on GPT-2 of 4 layers took 2.5 and 5.7
 within a minute.)"""
 
 SAMPLE = 0.25
-"""The largest part of the plan's time that a slow engine compiles first, as a sample; the lightest
-range that isn't `LIGHT` is taken. The engine gets the whole program if it saves the part `LIGHT` of
-the sample's time. (resnet18, tiled: the whole chosen program is 28 kernels for Inductor and takes
-33 to 46 s of CPU to compile, a quarter of it 14 to 20 s. In another run the whole took 43 of 93 s
-and lost by 15.2 to 20.2 ms. BERT of 64 tokens: a sample at 0.86 of the plan's time, then the whole
-at 0.85.)"""
+"""The largest part of the plan's time that a slow engine compiles first, as a sample. The engine
+gets the whole program if it saves the part `LIGHT` of the sample's time. (resnet18, tiled: the
+whole chosen program is 28 kernels for Inductor and takes 33 to 46 s of CPU to compile, a quarter of
+it 14 to 20 s. In another run the whole took 43 of 93 s and lost by 15.2 to 20.2 ms. BERT of 64
+tokens: a sample at 0.86 of the plan's time, then the whole at 0.85.)"""
+
+LONG_S = 2e-4
+"""A span that repeats can be the sample if it takes at least so many seconds: the call of an engine
+takes about a tenth of that."""
 
 CONTRACTING = 16
 """A step with at least so many floating-point operations for each element that it moves is a
@@ -311,14 +315,10 @@ def _samples(
     weights: Sequence[float],
     costs: CostModel,
 ) -> dict[Try, tuple[PlanStep, float]]:
-    """For each slow engine, a sample: the lightest range of spans that isn't too light for an
-    engine, with the chosen terms, as one step; and the seconds of the plan's own kernels for it.
-    There is no sample if the whole compiles fast or was measured before: a plan of few steps, or
-    the terms of the original."""
-    ends, total_s = [0.0, *accumulate(weights)], sum(weights)
-    ranges = ((ends[b] - ends[a], a, b) for a, b in combinations(range(len(ends)), 2))
-    fit = (r for r in ranges if LIGHT * total_s <= r[0] <= SAMPLE * total_s)
-    own_s, first, last = min(fit, default=(0.0, 0, 0))
+    """For each slow engine, a sample with the chosen terms, as one step, and the seconds of the
+    plan's own kernels for it. There is no sample if the whole compiles fast or was measured before:
+    a plan of few steps, or the terms of the original."""
+    own_s, first, last = _sample(parted, weights)
     plan, found = parted.plan, dict[Try, tuple[PlanStep, float]]()
     if len(plan.steps) <= FEW or first == last:
         return found
@@ -333,6 +333,30 @@ def _samples(
             for step in handed(graph, plan, part, (engine, side)):
                 found[engine, side] = step, own_s
     return found
+
+
+def _sample(parted: Spans, weights: Sequence[float]) -> tuple[float, int, int]:
+    """Return the seconds, the first part and the last part of the lightest range of spans that can
+    stand for the plan: it is from `LIGHT` to `SAMPLE` of the plan, or it is one span whose equals
+    together are at least `SAMPLE` of it. Return zeros if there is none.
+
+    BERT: with 2 layers the sample is one of 4 spans. With 12 layers 3 of 24 spans are a tenth of
+    the plan, and Inductor took 12.9 s to compile them; one of 12 equal spans takes a third.
+    """
+    ends, total_s = [0.0, *accumulate(weights)], sum(weights)
+    ranges = ((ends[b] - ends[a], a, b) for a, b in combinations(range(len(ends)), 2))
+    fit = [r for r in ranges if LIGHT * total_s <= r[0] <= SAMPLE * total_s]
+    steps = parted.plan.steps
+    kernels = [tuple(s.kernel for s in steps[part.first : part.last]) for part in parted.parts]
+    equal_s = defaultdict[tuple[Kernel, ...], float](float)
+    for key, own_s in zip(kernels, weights, strict=True):
+        equal_s[key] += own_s
+    fit += [
+        (own_s, at, at + 1)
+        for at, (key, own_s) in enumerate(zip(kernels, weights, strict=True))
+        if own_s >= LONG_S and own_s < SAMPLE * total_s <= equal_s[key]
+    ]
+    return min(fit, default=(0.0, 0, 0))
 
 
 def _is_worth_compiling(plan: Plan, together: float, best_s: float) -> bool:
