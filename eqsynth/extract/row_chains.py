@@ -71,6 +71,7 @@ class RowChains:
         self._options: dict[ClassRef, list[Scope]] = {}
         self._reducing: dict[Place, bool] = {}
         self._read: dict[tuple[Scope, Rows], Mapping[ClassRef, Rows]] = {}
+        self._leading: dict[tuple[Scope, Rows], Mapping[ClassRef, Rows]] = {}
 
     def regions(self, ref: ClassRef) -> Iterator[Region]:
         """The chain with the least work that ends in a map of this class; and, if several of its
@@ -144,10 +145,15 @@ class RowChains:
             }
         return known
 
-    def _inside(self, scope: Scope, rows: Rows) -> dict[ClassRef, Rows]:
+    def _inside(self, scope: Scope, rows: Rows) -> Mapping[ClassRef, Rows]:
         """The classes that a scope reads row by row and that reductions lead to, with their
         rows."""
-        return {a: axes for a, axes in self._reads(scope, rows).items() if self._reduces((a, axes))}
+        known = self._leading.get((scope, rows))
+        if known is None:
+            read = self._reads(scope, rows)
+            known = {arg: axes for arg, axes in read.items() if self._reduces((arg, axes))}
+            self._leading[scope, rows] = known
+        return known
 
     def _may_stand(self, scope: Scope, rows: Rows) -> bool:
         return _is_of_rows(scope, rows) or bool(self._inside(scope, rows))
@@ -167,7 +173,7 @@ class RowChains:
         missing: dict[ClassRef, Rows] = {}
         for ref, scope in chosen.items():
             for arg, axes in self._inside(scope, rows[ref]).items():
-                if {**missing, **rows}.get(arg, axes) != axes:
+                if rows.get(arg, missing.get(arg, axes)) != axes:
                     return
                 if arg not in chosen:
                     missing[arg] = axes
