@@ -86,7 +86,7 @@ class _Kind:
     @staticmethod
     def now(memory_limit: int | None, threads: int | None) -> _Kind:
         """Return the kind of a worker that would be started now."""
-        environment = {k: v for k, v in os.environ.items() if k not in (*TOLD, *_WITHOUT_EFFECT)}
+        environment = _environment()
         package = str(_PACKAGE.parent)
         paths = [package, environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -105,6 +105,21 @@ class _Kind:
         )
 
 
+def _environment() -> dict[str, str]:
+    """Return the variables that have an effect on a worker.
+
+    The directory of Inductor's cache isn't one of them if it is torch's default: torch sets the
+    variable when it first asks for the directory, and does the same in a worker. (Workers that were
+    kept from an expression couldn't be used for the first module.)
+    """
+    found = {k: v for k, v in os.environ.items() if k not in (*TOLD, *_WITHOUT_EFFECT)}
+    inductor = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
+    if inductor is not None and found.get(_INDUCTORS) == inductor.default_cache_dir():
+        del found[_INDUCTORS]
+    return found
+
+
+_INDUCTORS: Final = "TORCHINDUCTOR_CACHE_DIR"
 _PACKAGE: Final = Path(__file__).resolve().parent
 
 

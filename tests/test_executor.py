@@ -403,6 +403,23 @@ def test_a_variable_without_effect_costs_no_worker(
         assert one.pid == first and new.run(os.getenv, name) is None
 
 
+def test_the_directory_that_torch_has_chosen_costs_no_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with borrowed() as before:
+        before.run(os.getpid)
+    assert cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"]  # torch has set it
+    with borrowed() as after:
+        assert after is before
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with borrowed() as other:
+        assert other is not before
+        assert other.run(os.getenv, "TORCHINDUCTOR_CACHE_DIR") == str(tmp_path)
+
+
 def test_workers_that_died_are_not_handed_out() -> None:
     with borrowed() as worker:  # while it is idle
         worker.run(pow, 2, 3)
