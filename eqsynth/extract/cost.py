@@ -229,11 +229,10 @@ class CostModel:
     def _roofline_s(self, kernel: Kernel) -> float:
         term, generated = kernel.term, kernel.generated
         read, written = sum(arg.type.nbytes for arg in args_of(term)), term.type.nbytes
-        if isinstance(term, Scope) and not generated:
+        dispatch = self.target.kernel_dispatch_s if generated else self.target.dispatch_s
+        if isinstance(term, Scope) and kernel.implementation == "torch":
             unfolded = bytes_unfolded(term)
             read, written = read + unfolded, written + unfolded
-        dispatch = self.target.kernel_dispatch_s if generated else self.target.dispatch_s
-        if isinstance(term, Scope) and not generated:
             dispatch *= CALLS * parts(term)
         return self.target.roofline_s(read, written, flops(term), term.dtype, dispatch)
 

@@ -147,21 +147,23 @@ def test_kernels_of_a_size_tell_most_of_each_other(profile: Profile) -> None:
 
 
 def test_a_library_writes_out_the_windows_of_a_convolution(profile: Profile) -> None:
-    """torch's einsum takes at least the time for writing and reading them, nine times the image. A
-    generated kernel reads the image."""
+    """torch's einsum takes at least the time for writing and reading them, nine times the image,
+    and a call for each part. A generated kernel reads the image, as does one call of a library."""
     f, h, w, c, r, s = (it(n, e) for n, e in enumerate((1, 100, 100, 3, 3, 3)))
     x, k = (Input(str(n), TensorType(shape, "float32"))
             for n, shape in enumerate(((3, 102, 102), (1, 3, 3, 3))))  # fmt: skip
     body = Prod((Read(x, (c, h + r, w + s)), Read(k, (f, c, r, s))))
     scope, windows = Scope((1, 100, 100), (3, 3, 3), body), 4 * 3 * 9 * 100 * 100
     costs, layouts = CostModel(TARGET, profile), (contiguous(3), contiguous(4))
+    ways = ("torch", ""), ("cublas.strided", ""), ("tvm", Rows())
     named = {name: Kernel(scope, (False, True), name, layouts, contiguous(3), schedule)
-             for name, schedule in (("torch", ""), ("tvm", Rows()))}  # fmt: skip
+             for name, schedule in ways}  # fmt: skip
     least_s = {name: costs.roofline_s(kernel) for name, kernel in named.items()}
     moved = bytes_moved(scope)
     calls_s = CALLS * parts(scope) * 1e-6
     assert least_s["torch"] == pytest.approx(calls_s + (moved + 2 * windows) / 1e9, rel=1e-2)
     assert least_s["tvm"] == pytest.approx(flops(scope) / 1e9, rel=1e-2)
+    assert least_s["cublas.strided"] == pytest.approx(flops(scope) / 1e9, rel=1e-2)
 
 
 def test_small_kernels_tell_nothing_of_large_ones(profile: Profile) -> None:
