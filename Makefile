@@ -56,7 +56,7 @@ test:  ## lint and the quick tests (ARGS="-k proof" selects)
 	+@$(MAKE) --no-print-directory -j2 lint quick
 
 quick: $(STAMP)
-	$(PYTEST) -m "not slow" --part today $(ARGS)
+	$(PYTEST) -m "not slow" --part now $(ARGS)
 
 test-all: lint wheel-check  ## lint, every test (says why those it skips are), PROGRAMS random programs, MODULES modules (resumes)
 	$(PYTEST) -rs $(ARGS)

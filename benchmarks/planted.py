@@ -3,11 +3,10 @@
     python -m benchmarks.planted [PART OF A NAME ...]
 
 Each fault is one that a person could make: a missing condition, a bound that is too wide. The quick
-tests run as ``make test`` runs them, in one process: first today's part; if it passes, the parts of
-all days, since a test that runs only on some days sees the fault then. The exit status is 1 if a
-fault isn't found. This checks changes that make the test suite faster: it must find the same faults
-as before. The faults for each kind of check are in
-``tests/testing/test_planted_faults.py``.
+tests run as ``make test`` runs them, in one process: first the part of the present turn; if it
+passes, all parts, since a test that runs only in some turns sees the fault then. The exit status is
+1 if a fault isn't found. This checks changes that make the test suite faster: it must find the same
+faults as before. The faults for each kind of check are in ``tests/testing/test_planted_faults.py``.
 """
 
 from __future__ import annotations
@@ -189,9 +188,9 @@ def fails(fault: Fault, tree: Path, part: str) -> bool:
 
 def verdict(fault: Fault, tree: Path) -> str:
     with planted(fault, tree):
-        if fails(fault, tree, "today"):
+        if fails(fault, tree, "now"):
             return "caught"
-        return "caught on another day" if fails(fault, tree, "all") else "UNSEEN"
+        return "caught in another turn" if fails(fault, tree, "all") else "UNSEEN"
 
 
 def main(names: Sequence[str] | None = None) -> None:

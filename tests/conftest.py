@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from zlib import crc32
 
@@ -19,7 +18,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.turns import MOST, PARTS, SELDOM
+from tests.turns import MOST, PARTS, SELDOM, turn_of_now
 
 # Before torch is imported by anything: two threads, also in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
@@ -53,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite the golden files instead of comparing"
     )
     parser.addoption(
-        "--part", default="all", metavar="all|today|N",
+        "--part", default="all", metavar="all|now|N",
         help=f"of the tests marked `rotating`: all, or every {PARTS}th from the N-th on "
         f"(every {SELDOM}th or {MOST}th of some)",
     )  # fmt: skip
@@ -70,8 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for each of its processes, and another that they share. No cyclic garbage is looked for while
     modules are imported and tests are collected."""
     gc.disable()
-    if config.option.part == "today":  # here: xdist's processes get the number
-        config.option.part = str(date.today().toordinal() % MOST)
+    if config.option.part == "now":  # here: xdist's processes get the number
+        config.option.part = str(turn_of_now() % MOST)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if not worker:
         os.environ["EQSYNTH_TESTS"] = tempfile.mkdtemp(prefix="eqsynth-tests-")

@@ -89,7 +89,7 @@ def turns(chosen, parts):
     assert found[:parts] * (MOST // parts) == found, found
     assert sorted(sum(found[:parts], [])) == sorted(filter(chosen, whole)) != [], found
     return found[:parts]
-# A family of twenty rows is there on each day, one of three or two on fewer days.
+# A family of twenty rows is there in each turn, one of three or two in fewer turns.
 often = turns(lambda name: name.startswith("test_in_turn["), PARTS)
 assert {len(part) for part in often} == {1, 2}, often
 rare = turns(lambda name: not name.startswith("test_in_turn["), SELDOM)
@@ -199,15 +199,15 @@ def test_each_part_shows_every_kind_of_use() -> None:
     assert seldom_run("test_engines.py::test_nothing")
 
 
-def test_no_test_that_rotates_takes_its_part_by_the_date_alone() -> None:
-    """Of 160 parts, one that runs every 32nd day would meet five. It counts its own days."""
+def test_no_test_that_rotates_takes_its_part_by_the_turn_alone() -> None:
+    """Of 160 parts, one that runs every 32nd turn would meet five. It counts its own turns."""
     wrong = [
         f"{path.name}::{part.name}"
         for path in TESTS.rglob("test_*.py")
-        if "toordinal()" in (text := path.read_text(encoding="utf-8")) and path != Path(__file__)
+        if "turn_of_now()" in (text := path.read_text(encoding="utf-8")) and path != Path(__file__)
         for part in ast.parse(text).body
         if isinstance(part, ast.FunctionDef)
-        and "toordinal()" in (body := ast.unparse(part)) and "turns.SELDOM" not in body
+        and "turn_of_now()" in (body := ast.unparse(part)) and "turns.SELDOM" not in body
         and any("rotating" in ast.unparse(mark) for mark in part.decorator_list)
     ]  # fmt: skip
     assert not wrong
@@ -215,7 +215,7 @@ def test_no_test_that_rotates_takes_its_part_by_the_date_alone() -> None:
 
 @pytest.mark.rotating
 def test_two_processes_run_the_same_part_and_share_what_is_made_once(suite: Path) -> None:
-    done = run(suite, "-m", "pytest", "-q", "-n", "2", "--part", "today", "--cpu")
+    done = run(suite, "-m", "pytest", "-q", "-n", "2", "--part", "now", "--cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     # Two things, made by whoever came first; twice only where both came at once.
     assert 2 <= len((suite / "made").read_text().split()) <= 4

@@ -1,10 +1,9 @@
 """Every operator that eqsynth takes, against torch: the table of `eqsynth/testing/differential`.
 
-`make test` runs a part of the table, another each day; `--differential-part N` runs part N, and
-`python -m benchmarks.differential` the whole.
+`make test` runs a part of the table, another every three hours; `--differential-part N` runs part
+N, and `python -m benchmarks.differential` the whole.
 """
 
-import datetime
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from eqsynth.frontend import aten
 from eqsynth.testing.differential.harness import cases_of, run
 from eqsynth.testing.differential.row import Case, Operand, Row
 from eqsynth.testing.differential.table import ROWS, without_rows
+from tests.turns import turn_of_now
 
 PARTS = 160
 
@@ -51,7 +51,7 @@ def test_parts_are_the_whole_table() -> None:
 
 def test_a_part_of_the_table(request: pytest.FixtureRequest) -> None:
     given = request.config.getoption("--differential-part")
-    part = datetime.date.today().toordinal() if given is None else int(given)
+    part = turn_of_now() if given is None else int(given)
     outcome = run(cases_of(ROWS, part, PARTS))
     print(outcome)
     told = "\n".join(map(str, outcome.failures))
@@ -72,7 +72,7 @@ def test_the_whole_table() -> None:
 
 @pytest.mark.slow
 def test_a_sample_through_optimize() -> None:
-    part = datetime.date.today().toordinal()
+    part = turn_of_now()
     cases = cases_of(ROWS, part, 5 * PARTS)[:24]
     outcome = run(cases, ("optimized",))
     print(outcome)

@@ -410,7 +410,7 @@ class Quarter:
 
 
 def _quarter(number: int) -> Any:
-    """One of them is in each day's part."""
+    """One of them is in each part."""
     return pytest.param(number, marks=pytest.mark.rotating(parts=QUARTERS, together=number))
 
 

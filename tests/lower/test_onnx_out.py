@@ -7,7 +7,6 @@ and ``onnx-scopes`` run each operator, and the scope that defines it.
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -34,6 +33,7 @@ from eqsynth.testing.differential.onnx_columns import RUNTIMES, evaluated
 from eqsynth.testing.differential.row import Case, Operand, Row
 from eqsynth.testing.differential.table import ROWS
 from eqsynth.testing.edges import edge_values
+from tests.turns import turn_of_now
 
 COLUMNS = tuple(f"{name}{kind}" for name in ("onnx", *RUNTIMES) for kind in ("", "-scopes"))
 PARTS = 320
@@ -150,7 +150,7 @@ def test_every_operator_has_a_row() -> None:
 
 def test_a_part_of_the_table(request: pytest.FixtureRequest) -> None:
     given = request.config.getoption("--differential-part")
-    part = datetime.date.today().toordinal() if given is None else int(given)
+    part = turn_of_now() if given is None else int(given)
     outcome = run(cases_of(ROWS, part, PARTS), COLUMNS)
     told = "\n".join(map(str, outcome.failures))
     assert not outcome.failures, f"{outcome}\n{told}\nagain: --differential-part {part % PARTS}"

@@ -25,7 +25,7 @@ from eqsynth.ir.types import DTYPES, INTEGERS, is_float
 from eqsynth.lower import emitter, tvm_kept
 
 # float64 is computed as float32 is; float16 and bfloat16 are computed in float32 and rounded, as
-# `test_bfloat16_rounds_to_even_and_keeps_nan` sees each day.
+# `test_bfloat16_rounds_to_even_and_keeps_nan` sees each time.
 OTHERS = ("bfloat16", "float16", "float64")
 SPECIAL = (-0.0, 0.0, 1.0, -1.0, 0.5, -3.7, 88.5, -87.0, 120.0, -120.0, 3e-5, 4.2, 0.62, 0.63)
 

@@ -25,7 +25,7 @@ def reason(path: Path) -> str:
 @pytest.mark.rotating(parts=32)
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_a_wrong_rule_is_refused_for_its_reason(path: Path) -> None:
-    """Of the files of `unsound/`, a thirty-second each day."""
+    """Of the files of `unsound/`, a thirty-second each time."""
     rules, names = load_for_check([path])
     # A rule of scopes is two, of which the second unites.
     own = [rules[name] for name in names]

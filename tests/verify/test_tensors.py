@@ -89,7 +89,7 @@ def test_theorems_that_are_dear_to_prove() -> None:
 @pytest.mark.rotating(parts=32)
 @pytest.mark.parametrize("path", UNSOUND, ids=lambda path: path.stem)
 def test_no_unsound_rule_is_proved(path: Path) -> None:
-    """Of the files of `rules/unsound/`, a thirty-second each day."""
+    """Of the files of `rules/unsound/`, a thirty-second each time."""
     try:
         found = of_file(path, samples=False)
     except EqsynthError:
