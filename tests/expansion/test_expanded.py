@@ -20,7 +20,7 @@ from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, p
 from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.rules.claim import Claim
 from eqsynth.testing.choices import RandomChoices, Rejected
-from eqsynth.testing.expansion_samples import EXPANSIONS, compared
+from eqsynth.testing.expansion_samples import EXPANSIONS, compared, padded_extremum
 from eqsynth.testing.judging import Meaningless, Sides
 from eqsynth.testing.world import World
 from tests.terms import INF, it, leaf, op
@@ -41,7 +41,7 @@ def test_random_scopes_are_equal_to_their_forms(
     family: object, cancels: bool, points: bool
 ) -> None:
     judged, claim = 0, Claim("proof-cancels" if cancels else "proof")
-    for seed in range(120):
+    for seed in range(120 if family is not padded_extremum else 360):  # few of these have a form
         choices = RandomChoices(seed)
         extents = tuple(choices.pick((1, 2, 3, 2, 4)) for _ in range(3))
         try:
@@ -58,7 +58,8 @@ def test_random_scopes_are_equal_to_their_forms(
                 judged += 1
             except Meaningless:
                 continue
-    assert judged > 100
+    # The extremum of a window that reaches over the border has no form point by point.
+    assert judged > 100 or (judged == 0 and points and family is padded_extremum)
 
 
 X, Y, Z = (Read(leaf(name, 4), (it(0, 4),)) for name in "xyz")
