@@ -187,6 +187,14 @@ def with_engines(
     if late and time.monotonic() < begin_until:
         all_ = parted.joined(0, len(parts))
         as_a_whole = {t: step for t in every for step in handed(graph, plan, all_, t)}
+        never = [
+            t for t, step in as_a_whole.items()
+            if t[1] == ORIGINAL and _is_slow(t[0])
+            and _cannot_be_ready(step.kernel, costs, end, compiled_s)
+        ]  # fmt: skip
+        ended = ended and not never
+        every = tuple(tried for tried in every if tried not in never)
+        as_a_whole = {tried: step for tried, step in as_a_whole.items() if tried not in never}
         others = [step for tried, step in as_a_whole.items() if tried not in late]
         tell(others, True)
         timed += _time([step.kernel for step in others], costs, measure, end)
@@ -340,8 +348,8 @@ def _sample(parted: Spans, weights: Sequence[float]) -> tuple[float, int, int]:
     stand for the plan: it is from `LIGHT` to `SAMPLE` of the plan, or it is one span whose equals
     together are at least `SAMPLE` of it. Return zeros if there is none.
 
-    BERT: with 2 layers the sample is one of 4 spans. With 12 layers 3 of 24 spans are a tenth of
-    the plan, and Inductor took 12.9 s to compile them; one of 12 equal spans takes a third.
+    BERT: with 2 layers the sample is one of 4 spans. With 12 layers 3 of 24 spans would be a tenth
+    of the plan, and one of 12 equal spans says as much.
     """
     ends, total_s = [0.0, *accumulate(weights)], sum(weights)
     ranges = ((ends[b] - ends[a], a, b) for a, b in combinations(range(len(ends)), 2))
@@ -357,6 +365,14 @@ def _sample(parted: Spans, weights: Sequence[float]) -> tuple[float, int, int]:
         if own_s >= LONG_S and own_s < SAMPLE * total_s <= equal_s[key]
     ]
     return min(fit, default=(0.0, 0, 0))
+
+
+def _cannot_be_ready(kernel: Kernel, costs: CostModel, end: float, compiled_s: float) -> bool:
+    """Whether an engine wasn't ready with a program in the seconds that it had during saturation,
+    and has fewer seconds now. (BERT of 12 layers on a slow machine: Inductor had 30 s for the
+    original, was asked again, and took 8 to 12 more of 80 s, in vain.)"""
+    costs.load([kernel])
+    return not costs.measured(kernel) and end - time.monotonic() < compiled_s < math.inf
 
 
 def _is_worth_compiling(plan: Plan, together: float, best_s: float) -> bool:

@@ -113,6 +113,24 @@ def test_a_sample_gets_as_much_time_as_compiling_the_original_took(
     assert better.ended and bool(better.regions) == compiled
 
 
+@pytest.mark.parametrize(("had_s", "asked_again"), [(500.0, True), (700.0, False)])
+def test_an_engine_that_was_not_ready_is_asked_again_if_it_has_more_time(
+    costs: CostModel, had_s: float, asked_again: bool
+) -> None:
+    """There are 600 s. The original isn't known, so it wasn't ready in the seconds that it had."""
+    graph, found = sixteen_layers()
+    asked: list[str] = []
+
+    def measure(kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing | None]:
+        asked.extend(kernel.term.label for kernel in kernels)
+        return dict.fromkeys(kernels, seconds(99.0))
+
+    better = with_engines(
+        graph, found, engines(["inductor"]), costs, measure, 600.0, compiled_s=had_s
+    )
+    assert ("Region of 32 operators" in asked) == asked_again == better.ended
+
+
 @pytest.mark.parametrize(
     ("original_s", "chosen_s", "sampled"),
     [(40.0, 40.0, False), (40.0, 20.0, True)], ids=["gains nothing", "gains half"],
