@@ -75,8 +75,12 @@ def polynomial(world: World) -> Scope:
 
 def assert_one_value(left: Tensor, right: Tensor) -> None:
     """Check that both sides have the same type and, over the reals, the same values on each kind of
-    data."""
+    data. Elements that are read are taken to be finite, so values aren't compared if an extremum
+    over nothing is read."""
     assert left.type == right.type, f"{left}\nbecame\n{right}"
+    inner = (term for term in topological([left]) if term is not left and isinstance(term, Scope))
+    if any(0 in term.reduction and term.reducer in ("max", "min") for term in inner):
+        return
     sides = Sides(left, right)
     for kind in KINDS:
         try:
