@@ -169,7 +169,8 @@ def with_engines(
         tell: called with steps before their kernels are measured, and with whether each is the
             whole program.
         in_turns: measures whole programs in turns, after they were measured one after another.
-        compiled_s: seconds that all engines together took to compile the original.
+        compiled_s: seconds that all engines together took to compile the original. A slow engine
+            that wasn't ready by then gets neither the original nor parts of it in less time.
     """
     end = time.monotonic() + deadline_s
     begin_until = time.monotonic() + min(deadline_s / 2, deadline_s - COMPILE_S)
