@@ -252,6 +252,28 @@ def test_a_sum_of_products_is_distributed_if_another_order_is_less_work(
         assert_equal(scope, found)
 
 
+def test_a_product_in_a_sum_may_be_a_contraction_of_a_sum() -> None:
+    """``(a + b @ (c + d)) @ v``: the terms of ``b @ (c + d)`` are contractions, as it is itself."""
+    i, j, k = it(0, 9), it(1, 9), it(2, 2)
+    summed = Scope((2, 9), (), Sum(tuple(x(it(0, 2), j, shape=(2, 9), name=n) for n in "cd")))
+    factors = x(i, k, shape=(9, 2), name="b"), x(k, j, shape=(2, 9), name="weight")
+    made = Scope((9, 9), (2,), Prod(factors))
+    inner = Scope((9, 9), (), Sum((x(i, j, shape=(9, 9), name="a"), Read(made, (i, j)))))
+    read, v = Read(inner, (i, it(2, 9))), x(it(2, 9), it(1, 1), shape=(9, 1), name="v")
+    scope = Scope((9, 1), (9,), Prod((read, v)))
+
+    def opened(part: Scope) -> list[Scope]:
+        own = [(r, r.tensor) for r in reads(part.body) if isinstance(r.tensor, Scope)]
+        return [found.scope for r, of in own for found in [path(part, Inline(r, of))] if found]
+
+    def sums(read: Read) -> list[Scope]:
+        return [summed] if read.tensor is factors[1].tensor else []
+
+    found = end(contraction.distribute(scope, read, inner, opened, sums=sums))
+    assert found is not None
+    assert_equal(scope, found)
+
+
 def test_the_best_order_of_a_product() -> None:
     i, j, k, n = it(0, 9), it(1, 7), it(2, 2), it(3, 5)
     b, c = x(i, k, shape=(9, 2), name="b"), x(k, j, shape=(2, 7), name="c")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from eqsynth.calculus.close import Close, Part
 from eqsynth.calculus.conditions import is_product, support
@@ -223,15 +224,17 @@ def distribute(
                 found = (_each_term(part, factor, other) for other in sums(factor))
                 yield from filter(None, found)
 
-    def written_out(term: Scalar, depth: int = MAX_DEPTH) -> list[Scalar]:
-        """The terms of a term of the sum, with products and sums that it reads inlined."""
-        alone = Scope(inner.traversal, (), term)
-        term = [alone, *opened(alone)][-1].body
-        for each in apart(term) if depth else ():
-            return [one for part in each for one in written_out(part, depth - 1)]
+    def written_out(term: Scope, depth: int = MAX_DEPTH) -> list[Scope]:
+        """The terms of a term of the sum, with products and sums that it reads inlined: a product
+        may be a contraction, so each has a reduction of its own."""
+        term = [term, *opened(term)][-1]
+        for each in apart(term.body) if depth else ():
+            parts = (replace(term, body=part) for part in each)
+            return [one for part in parts for one in written_out(part, depth - 1)]
         return [term]
 
-    diagonals = not _may_cancel([one for term in terms for one in written_out(term)], number)
+    alone = (Scope(inner.traversal, (), term) for term in terms)
+    diagonals = not _may_cancel([one for term in alone for one in written_out(term)], number)
 
     def open_(part: Scalar) -> Iterable[Scope]:
         return opened(Scope(scope.traversal, scope.reduction, part))
@@ -284,14 +287,19 @@ def _each_term(part: Scalar, read: Read, inner: Scope) -> list[Scalar]:
     return [product([*others, substitute(t, lambda it: read.index[it.slot])]) for t in terms]
 
 
-def _may_cancel(terms: Sequence[Scalar], number: Callable[[Tensor], float | None]) -> bool:
+def _may_cancel(terms: Sequence[Scope], number: Callable[[Tensor], float | None]) -> bool:
     """Whether a term may take away another one exactly: ``1 - one[i - k]`` is 0 at k = i.
 
     Two terms of opposite signs do so if both are numbers of about one size, or both are tensors,
-    which may be computed from the same data; unless they are zero except on different diagonals.
+    which may be computed from the same data; unless they are zero except on different diagonals
+    of the result.
     """
     sizes = [_size(term, number) for term in terms]
-    deltas = [[u for f in factors_of(term) for u, _ in zeros_outside(f)] for term in terms]
+    deltas = [
+        [u for f in factors_of(term.body) for u, _ in zeros_outside(f)
+         if not any(it in reduction_iterators(term) for it, _ in u.terms)]
+        for term in terms
+    ]  # fmt: skip
     for (m, (a, known)), (n, (b, too)) in itertools.combinations(enumerate(sizes), 2):
         pairs = itertools.product(deltas[m], deltas[n])
         apart = any(not d.terms and d.const for u, v in pairs for d in (u - v, u + v))
@@ -301,11 +309,12 @@ def _may_cancel(terms: Sequence[Scalar], number: Callable[[Tensor], float | None
     return False
 
 
-def _size(term: Scalar, number: Callable[[Tensor], float | None]) -> tuple[float, bool]:
-    """The product of the numbers of a term, and whether the term has nothing else."""
+def _size(term: Scope, number: Callable[[Tensor], float | None]) -> tuple[float, bool]:
+    """The product of the numbers of a term, and whether each element of the term is that number."""
     known = [f.value if isinstance(f, Num) else number(f.tensor) if isinstance(f, Read) else None
-             for f in factors_of(term)]  # fmt: skip
-    return math.prod(value for value in known if value is not None), None not in known
+             for f in factors_of(term.body)]  # fmt: skip
+    size = math.prod(value for value in known if value is not None)
+    return size, None not in known and not term.reduction
 
 
 def in_best_order(scope: Scope, diagonals: bool = True) -> int:
