@@ -33,8 +33,9 @@ class Race:
         )
 
 
-# Seconds of a race at most, on a quiet machine and with short calls.
-_LONGEST_S = 1.3
+LONGEST_S = 1.3
+"""Seconds of a race at most, on a quiet machine and with short calls."""
+
 _PAUSE_S = 0.02
 # A race ends early if the slowest turn of one program took less than this part of the fastest turn
 # of the other; after so many turns of each, if it took less at all.
@@ -44,7 +45,7 @@ _CLEAR_RATIO, _CLEAR_TURNS = 0.8, 6
 def race(
     original: Callable[[], object],
     compiled: Callable[[], object],
-    seconds: float = _LONGEST_S,
+    seconds: float = LONGEST_S,
     clock: Clock = wall_s,
 ) -> Race:
     """Time both programs in turns for about ``seconds``, or less if it is clear before which one is
@@ -53,7 +54,7 @@ def race(
         original()
         once = clock(original, 1)
         rounds = 9 if once < 0.5 else 3
-        turn_s = max(min(seconds, _LONGEST_S) / rounds / 2 - _PAUSE_S, 0.005)
+        turn_s = max(min(seconds, LONGEST_S) / rounds / 2 - _PAUSE_S, 0.005)
         times = time_interleaved(
             {"before": original, "after": compiled},
             repeats=rounds,

@@ -40,7 +40,7 @@ from eqsynth.lower.step_times import kernel_times, opaque_share
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.original import Original
 from eqsynth.progress import Progress
-from eqsynth.race import Race, race
+from eqsynth.race import LONGEST_S, Race, race
 from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
 from eqsynth.searching import Search, Searched
@@ -52,8 +52,9 @@ from eqsynth.why_not import operator_times, why_not
 # many seconds.
 _TOLD_CALLS, _LONG_S = 2, 1.0
 
-# Seconds that a race needs to tell two programs apart; calls of the original in a check.
-_RACE_S, _CHECK_CALLS = 0.3, 60
+# Seconds that a race needs to tell two programs apart. Calls of the original in a check; and in a
+# race of long calls, those of both programs.
+_RACE_S, _CHECK_CALLS, _RACE_CALLS = 0.3, 60, 8
 
 
 @dataclass
@@ -148,18 +149,21 @@ class Run:
     def _closing_s(self) -> float:
         """Seconds of the limit to leave for the check and the race, by the time of a call of the
         original; a quarter of the limit at most."""
-        quarter_s = self.settings.time_limit_s / 4
-        if math.isinf(quarter_s):
+        limit_s, clock = self.settings.time_limit_s, self.original.place.clock
+        if math.isinf(limit_s):
             return 0.0
-        race_s = _RACE_S + 0.1 * self.settings.time_limit_s
-        check_s = 0.0
-        if self.settings.check and race_s < quarter_s:
-            # The call runs on copies of the inputs, since a module that changes its inputs is
-            # refused only later.
-            values = self.original.args, dict(self.original.kwargs)
-            call = partial(results, self.original.call, values, self.captured.buffers)
-            check_s = _CHECK_CALLS * self.original.place.clock(call, 1)
-        return min(quarter_s, race_s + check_s)
+        if _RACE_S >= limit_s / 4:
+            return limit_s / 4
+        # The call runs on copies of the inputs, since a module that changes its inputs is refused
+        # only later. The first call may have to load something.
+        values = self.original.args, dict(self.original.kwargs)
+        call = partial(results, self.original.call, values, self.captured.buffers)
+        call_s = clock(call, 1)
+        if call_s < limit_s / 100:
+            call_s = min(call_s, clock(call, 1))
+        race_s = _RACE_S + min(0.1 * limit_s, LONGEST_S + _RACE_CALLS * call_s)
+        check_s = _CHECK_CALLS * call_s if self.settings.check else 0.0
+        return min(limit_s / 4, race_s + check_s)
 
     def _searched(self, measurer: Measurer) -> Searched:
         """Search, or follow the route of a plan for other sizes if that is possible."""

@@ -29,7 +29,7 @@ from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import first_asked, reserved_s, timed_soon, with_engines
 from eqsynth.extract.route import Route, follow
-from eqsynth.extract.search import Extraction, extract
+from eqsynth.extract.search import Extraction, Rival, extract
 from eqsynth.frontend.captured import Captured
 from eqsynth.garbage import collecting_seldom
 from eqsynth.lower.assemble import build_s
@@ -77,7 +77,9 @@ class Search:
         run: builds a plan's program and times it, and its kernels as steps of it.
         needs: returns the bytes that a plan's program needs.
         segments: the segments of the program, once they are saturated.
-        first: the whole original, as one kernel on each engine that compiled it during saturation.
+        first: the whole original, as one kernel on each engine that compiles it during saturation.
+        builds_s: for each engine that may be ready with a part of the program in time, the seconds
+            in which it compiled the original during saturation; 0 if it wasn't asked to.
         graphs: the e-graphs of the segments, by the segments' keys.
     """
 
@@ -93,6 +95,7 @@ class Search:
     needs: Callable[[EGraph, Plan], float]
     segments: list[Segment] = field(default_factory=list)
     first: Sequence[Kernel] = ()
+    builds_s: Sequence[float] = ()
     graphs: Mapping[bytes, EGraph] = field(default_factory=dict)
 
     def follow(self, route: Route) -> Searched | None:
@@ -200,20 +203,17 @@ class Search:
             if recalled is not None:
                 own, found = recalled.own, recalled.found
             else:
-                left_s = self._left_s()
-                if tried and timing:
-                    left_s -= reserved_s(left_s, measurer.preparing_s())
                 own = extract(
-                    graph, backends, costs, measurer, left_s,
+                    graph, backends, costs, measurer, self._left_s(),
                     reserve_s=build_s,
                     limit_bytes=settings.value_bytes,
                     run=partial(self.run, graph) if timing else None,
                     bound=self._bound(graph),
-                    rival_s=partial(self._rival_s, costs, time.monotonic() + left_s),
+                    rival=partial(self._rival, tried, costs) if timing else Rival,
                 )  # fmt: skip
                 # The seconds for compiling the chosen regions and kernels once more, in this
                 # process.
-                again_s = measurer.preparing_s() / max(len(tried), 1) + build_s(own.plan)
+                again_s = max(self.builds_s, default=0.0) + build_s(own.plan)
                 found = with_engines(
                     graph, own, tried, costs, measurer, max(0.0, self._left_s() - again_s),
                     partial(self._tell, graph), measurer.in_turns, measurer.preparing_s(),
@@ -226,17 +226,20 @@ class Search:
         self._told(own, found, recalled is not None)
         return Searched(graph, own, found, route, settle)
 
-    def _rival_s(self, costs: CostModel, until: float) -> float:
-        """Time the original on the engines that compiled it during saturation; return the least
-        time, or infinity. Engines that weren't ready in time or are slow are left to
-        ``with_engines``."""
+    def _rival(self, engines: Sequence[Backend], costs: CostModel) -> Rival:
+        """Time the original on the engines that compiled it during saturation, and reserve time for
+        them. Engines that weren't ready in time or are slow are left to ``with_engines``."""
         costs.load(self.first)
+        builds_s: list[float] = []
         unknown = [kernel for kernel in self.first if not costs.measured(kernel)]
         if unknown:
-            calls_s = self.measurer.calls_s(until)
-            soon = timed_soon(unknown, calls_s, until - time.monotonic())
-            costs.record(self.measurer(soon, until) if soon else {})
-        return min(map(costs.timed_only, self.first), default=math.inf)
+            ready = self.measurer.ready(self.end)
+            soon = timed_soon(unknown, {k: r.call_s for k, r in ready.items()}, self._left_s())
+            costs.record(self.measurer(soon, self.end) if soon else {})
+            builds_s += [built.build_s for built in ready.values()]
+        self.builds_s = builds_s + [0.0] * (len(engines) - len(unknown))
+        until = self.end - reserved_s(self._left_s(), self.builds_s)
+        return Rival(min(map(costs.timed_only, self.first), default=math.inf), until)
 
     def _told(self, own: Extraction, found: Extraction, remembered: bool) -> None:
         """Record the figures of the extraction in the report, and log the plan."""

@@ -32,8 +32,9 @@ def test_capturing_counts_up_to_half_of_the_limit(
 @pytest.mark.parametrize(
     ("limit_s", "call_s", "check", "kept_s"),
     [
-        (20.0, 0.01, True, 2.3 + 60 * 0.01),
-        (20.0, 0.01, False, 2.3),
+        (20.0, 0.01, True, 0.3 + 1.3 + 68 * 0.01),
+        (20.0, 0.01, False, 0.3 + 1.3 + 8 * 0.01),
+        (20.0, 0.2, False, 2.3),  # a tenth of the limit is left for the race at most
         (20.0, 9.0, True, 5.0),  # a quarter, and the check of a slow module comes on top
         (1.0, 0.01, True, 0.25),
         (float("inf"), 0.01, True, 0.0),
@@ -42,7 +43,8 @@ def test_capturing_counts_up_to_half_of_the_limit(
 def test_time_is_kept_for_the_check_and_the_race(
     limit_s: float, call_s: float, check: bool, kept_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = SimpleNamespace(clock=lambda _call, _times: call_s)
+    first = iter([2 * call_s])  # the first of several calls is left out
+    place = SimpleNamespace(clock=lambda _call, _times: next(first, call_s))
     original = SimpleNamespace(place=place, call=None, args=(), kwargs={}, module=None)
     given = {"check": check, "captured": SimpleNamespace(buffers=()), "original": original}
     run = _run(NOW, limit_s, monkeypatch, **given)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
@@ -72,6 +73,18 @@ Measure = Callable[[Sequence[Kernel], float], Mapping[Kernel, Timing | None]]
 """A function that builds and times kernels until a deadline by the monotonic clock. It returns a
 time for each kernel that it has reached: None if the kernel can't be built or run, `OVERDUE` if
 that takes too long."""
+
+
+class Rival(NamedTuple):
+    """What engines do with the whole original.
+
+    Attributes:
+        took_s: its time on the fastest engine; infinite if none is ready.
+        until: the monotonic clock at which the rest of the time is for engines.
+    """
+
+    took_s: float = math.inf
+    until: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,7 @@ def extract(
     limit_bytes: float = math.inf,
     run: Run | None = None,
     bound: Bound | None = None,
-    rival_s: Callable[[], float] = lambda: math.inf,
+    rival: Callable[[], Rival] = Rival,
 ) -> Extraction:
     """Return the plan of least cost: select a plan, time its unmeasured kernels, and select again,
     until nothing changes.
@@ -151,17 +164,17 @@ def extract(
     is always a candidate, so there is always a plan.
 
     Args:
-        deadline_s: seconds from now for finding and timing kernels.
+        deadline_s: seconds from now for finding and timing kernels, unless ``rival`` allows less.
         reserve_s: estimates the seconds of these that are to be left for building a plan.
         limit_bytes: the most bytes of a value that a plan computes.
         run: builds a plan and times its kernels in the program (``in_place.py``). Without it the
             plan is chosen by the sum of its kernels' times.
         bound: the bound on the memory of the plan's program (``memory.py``). If no plan is found
             within it, a plan that needs little memory is returned.
-        rival_s: returns the time of the whole original on the fastest engine. Where no plan can
-            come near it, the greedy plan is good enough: its terms are handed to engines. (LSTM:
-            OpenVINO wins by far, and the solver took 8 to 20 s.) It is asked once the kernels are
-            listed, since engines may still be compiling the original until then.
+        rival: returns what engines do with the original. Where no plan can come near their time,
+            the greedy plan is good enough: its terms are handed to engines. (LSTM: OpenVINO wins by
+            far, and the solver took 8 to 20 s.) It is asked once the kernels are listed, since
+            engines may still be compiling the original until then.
 
     Raises:
         ExtractionError: no backend can compute an output, or only with a value above
@@ -169,7 +182,7 @@ def extract(
     """
     try:
         return _extract(
-            graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run, bound, rival_s
+            graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run, bound, rival
         )
     except ExtractionError as error:
         huge = [ref for ref in graph.original if ref.type.nbytes > limit_bytes and not ref.constant]
@@ -193,20 +206,22 @@ def _extract(
     limit_bytes: float,
     run: Run | None,
     bound: Bound | None,
-    rival_s: Callable[[], float],
+    rival: Callable[[], Rival],
 ) -> Extraction:
     """See :func:`extract`, which explains the errors of this function to the user."""
-    end = time.monotonic() + deadline_s
+    begin = time.monotonic()
+    end = begin + deadline_s
     found = candidates(graph, backends, end, limit_bytes)
     kernels = {c.kernel for options in found.values() for c in options}
     copies = copies_by(backends)
-    search = _Search(Selection(graph, found, end, copies), costs)
     costs.load(list(kernels))
-    search.rival_s = rival_s()
+    beside = rival()
+    end = min(end, beside.until)
+    search = _Search(Selection(graph, found, end, copies), costs, rival_s=beside.took_s)
     ended = True
 
     def until(plan: Plan) -> float:
-        return end - reserve_s(plan) - (IN_PLACE * deadline_s if run else 0.0)
+        return end - reserve_s(plan) - (IN_PLACE * (end - begin) if run else 0.0)
 
     try:
         search.recall()

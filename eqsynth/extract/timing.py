@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from eqsynth.ir.tensor import Tensor
 
@@ -65,6 +66,14 @@ def wall_s(call: Callable[[], object], calls: int) -> float:
         call()
     # At least one tick of the clock: a time of zero would make ratios meaningless.
     return max(time.perf_counter_ns() - begin_ns, 1) * 1e-9 / calls
+
+
+class Ready(NamedTuple):
+    """What a kernel that takes long to build has taken: the seconds of building it and about those
+    of a call, infinite if it doesn't run."""
+
+    build_s: float
+    call_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from eqsynth.extract.measure import describe_cpu, measure_cpu_target
 from eqsynth.extract.target import CPU, Target
 from eqsynth.extract.timing import (
     Clock,
+    Ready,
     Timing,
     one_leads,
     time_interleaved,
@@ -347,33 +348,36 @@ def prepare_kernels(
     target: Target | None = None,
     opaque: Mapping[str, Data] | None = None,
     until: float = math.inf,
-) -> list[tuple[int, float]]:
+) -> list[tuple[int, Ready]]:
     """Build kernels that take long to build; a task of the measuring worker, which keeps them until
     they are timed or until it prepares others.
 
     Returns:
-        Pairs of a kernel's position and the seconds of one call, for the kernels that were built
-            before the monotonic clock passed ``until``. Other processes run beside these calls, so
-            they only tell whether timing a kernel takes milliseconds or minutes.
+        Pairs of a kernel's position and what building and one call took, for the kernels that were
+            reached before the monotonic clock passed ``until``. Other processes run beside the
+            call, so it only tells whether timing a kernel takes milliseconds or minutes.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _prepared.clear()
     _whole.clear()
     backends, place = _of(target, opaque)
-    took: list[tuple[int, float]] = []
+    took: list[tuple[int, Ready]] = []
     with torch.no_grad(), bounded.until(until):
         for number, kernel in enumerate(kernels):
-            if time.monotonic() >= until:
+            begin = time.monotonic()
+            if begin >= until:
                 break
             ((runner, given),) = built(backend_of(kernel, backends), [kernel], known, place)
             if runner is None and time.monotonic() >= until:
                 break  # not ready in time: it isn't known whether it can be built
             _prepared[kernel] = runner, given
+            call_s = math.inf
             with suppress(EqsynthError, RuntimeError):
                 if runner is not None:
                     runner(*given)
-                    took.append((number, place.clock(partial(runner, *given), 1)))
+                    call_s = place.clock(partial(runner, *given), 1)
+            took.append((number, Ready(time.monotonic() - begin, call_s)))
     return took
 
 

@@ -25,7 +25,7 @@ from eqsynth.executor import Worker, borrow, end, give_back, uninterrupted
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import Target
-from eqsynth.extract.timing import OVERDUE, Timing
+from eqsynth.extract.timing import OVERDUE, Ready, Timing
 from eqsynth.lower.backends import (
     Known,
     load_libraries,
@@ -85,7 +85,7 @@ class Measurer:
         self.far, self.alone, self.disturbed = 0, set[Kernel](), 0
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
-        self._prepared_s, self._calls_s = 0.0, dict[Kernel, float]()
+        self._prepared_s, self._ready = 0.0, dict[Kernel, Ready]()
 
     def prepare(self, kernels: Sequence[Kernel] = (), timeout_s: float = 0.0) -> None:
         """Start loading the worker's libraries, which takes seconds, and then building kernels that
@@ -104,13 +104,13 @@ class Measurer:
         """How many seconds building the kernels of :meth:`prepare` has taken so far."""
         return self._prepared_s if self._loading is None else self._loading.building_s()
 
-    def calls_s(self, until: float = math.inf) -> Mapping[Kernel, float]:
-        """Wait for the kernels of :meth:`prepare`; return about how many seconds a call of each
-        takes. Those are missing that couldn't be built, or weren't built in time."""
+    def ready(self, until: float = math.inf) -> Mapping[Kernel, Ready]:
+        """Wait for the kernels of :meth:`prepare`; return those that were built in time, or
+        found not to run."""
         begin = time.monotonic()
         self._loaded(until)
         self.spent_s += time.monotonic() - begin
-        return self._calls_s
+        return self._ready
 
     def _known(self, kernels: Sequence[Kernel]) -> Known:
         return {kernel: self.known[kernel] for kernel in kernels if kernel in self.known}
@@ -121,7 +121,7 @@ class Measurer:
             self._worker = self._loading.worker_at(until)
             if self._worker is None:
                 return False
-            self._prepared_s, self._calls_s = self._loading.building_s(), self._loading.calls_s
+            self._prepared_s, self._ready = self._loading.building_s(), self._loading.ready
             self._loading = None
         return True
 
@@ -228,7 +228,7 @@ class _Loading:
     """A worker that loads its libraries, and the thread that waits for it.
 
     Attributes:
-        calls_s: about how many seconds a call of each kernel takes that has been built.
+        ready: the kernels that have been built, or found not to run.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class _Loading:
         """
         self._worker, self._given, self._timeout_s = worker, given, timeout_s
         self._begun = self._done = math.inf
-        self.calls_s: dict[Kernel, float] = {}
+        self.ready: dict[Kernel, Ready] = {}
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
@@ -257,7 +257,7 @@ class _Loading:
                     prepare_kernels, *self._given, self._begun + self._timeout_s,
                     timeout_s=self._timeout_s + _COMPILING_GRACE_S,
                 )  # fmt: skip
-                self.calls_s = {self._given[0][number]: call_s for number, call_s in took}
+                self.ready = {self._given[0][number]: ready for number, ready in took}
                 self._done = time.monotonic()
 
     def building_s(self) -> float:

@@ -18,7 +18,7 @@ from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.prices import Prices, Way, Worth
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import reserved_s, timed_soon
-from eqsynth.extract.search import HOPE, PATIENCE, _Search, extract
+from eqsynth.extract.search import HOPE, PATIENCE, Rival, _Search, extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.tensor import Tensor
@@ -86,13 +86,17 @@ def test_the_gap_is_told_where_a_bound_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "compiled_s", "reserved"),
-    [(100.0, 12.0, 36.0), (100.0, 0.0, 10.0), (40.0, 30.0, 20.0), (8.0, 1.0, 0.0)],
+    ("left_s", "builds_s", "reserved"),
+    [
+        (100.0, [12.0], 36.0), (100.0, [9.0, 3.0], 36.0), (100.0, [0.0], 10.0),
+        (40.0, [30.0], 20.0), (8.0, [1.0], 0.0), (100.0, [], 0.0),
+    ],
 )
 def test_engines_are_left_time_to_compile_what_was_chosen(
-    left_s: float, compiled_s: float, reserved: float
+    left_s: float, builds_s: Sequence[float], reserved: float
 ) -> None:
-    assert reserved_s(left_s, compiled_s) == reserved
+    """An engine that isn't ready with the original isn't left time."""
+    assert reserved_s(left_s, builds_s) == reserved
 
 
 def test_a_slow_program_is_not_timed_before_the_kernels() -> None:
@@ -202,7 +206,7 @@ def test_the_solver_is_not_asked_where_an_engine_is_far_ahead(
         monkeypatch.setattr(Selection, name, watched)
     found = extract(
         two_ways(), (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, _seconds(1.0)), 60.0,
-        rival_s=lambda: rival_s,
+        rival=lambda: Rival(rival_s),
     )  # fmt: skip
     assert found.plan.cost_s == 2.0 and found.complete and found.ended
     assert {*asked} == ({"best", "least_s"} if asks else set())
@@ -219,14 +223,14 @@ def test_engines_are_asked_for_their_time_once_the_kernels_are_listed(
         order.append("listed")
         return candidates(*args, **named)
 
-    def rival_s() -> float:
+    def rival() -> Rival:
         order.append("asked")
-        return math.inf
+        return Rival()
 
     monkeypatch.setattr("eqsynth.extract.search.candidates", listed)
     extract(
         two_ways(), (TorchBackend(),), costs, lambda ks, _: dict.fromkeys(ks, _seconds(1.0)), 60.0,
-        rival_s=rival_s,
+        rival=rival,
     )  # fmt: skip
     assert order == ["listed", "asked"]
 
