@@ -1,0 +1,60 @@
+"""The search of one optimization: how its time is divided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from eqsynth.extract.cost import CostModel
+from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.timing import Ready, Timing
+from eqsynth.searching import Search
+from tests.extract.test_cost import TARGET, kernel_of, relu
+
+LATE, QUICK, REFUSED = (kernel_of(relu(n)) for n in (2, 3, 4))
+NOW = 1000.0
+
+
+@pytest.mark.parametrize(
+    ("first", "ready", "known", "builds_s", "reserved_s"),
+    [
+        ([LATE], {}, [], [], 0.0),
+        ([LATE, QUICK], {QUICK: Ready(8.0, 1e-3)}, [], [8.0], 24.0),
+        # An engine that refuses the whole program may run parts of it.
+        ([REFUSED], {REFUSED: Ready(0.1, float("inf"))}, [], [0.1], 10.0),
+        ([QUICK], {}, [QUICK], [0.0], 10.0),
+        ([], {}, [], [0.0], 10.0),
+    ],
+)
+def test_only_engines_that_were_ready_with_the_original_are_left_time(
+    first: Sequence[Kernel], ready: Mapping[Kernel, Ready], known: Sequence[Kernel],
+    builds_s: Sequence[float], reserved_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(time, "monotonic", lambda: NOW)
+
+    class Prepared:
+        """A measurer that has prepared the kernels."""
+
+        def ready(self, _until: float) -> Mapping[Kernel, Ready]:
+            return ready
+
+        def __call__(self, kernels: Sequence[Kernel], _until: float) -> dict[Kernel, Timing]:
+            return {kernel: Timing(1e-3, 1e-3, 1e-3, 3) for kernel in kernels}
+
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    costs.record({kernel: Timing(1e-3, 1e-3, 1e-3, 3) for kernel in known})
+    parts = SimpleNamespace()
+    search = Search(*cast("tuple[Any, ...]", (parts,) * 6), cast("Any", Prepared()), NOW + 100.0,
+                    cast("Any", None), cast("Any", None), first=first)  # fmt: skip
+    engines = cast("Sequence[Backend]", [parts] * max(1, len(first)))
+    rival = search._rival(engines, costs)
+    assert search.builds_s == pytest.approx(builds_s)
+    assert rival.until == pytest.approx(NOW + 100.0 - reserved_s)
+    quick = any(k in known or ready.get(k, Ready(0.0, 1.0)).call_s < 1 for k in first)
+    assert rival.took_s == (1e-3 if quick else float("inf"))
