@@ -28,7 +28,7 @@ from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.memory import Bound
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.regions import first_asked, reserved_s, timed_soon, with_engines
+from eqsynth.extract.regions import first_asked, is_slow, reserved_s, timed_soon, with_engines
 from eqsynth.extract.route import Route, follow
 from eqsynth.extract.search import Extraction, Rival, extract
 from eqsynth.frontend.captured import Captured
@@ -243,7 +243,10 @@ class Search:
             soon = timed_soon(unknown, {k: r.call_s for k, r in ready.items()}, self._left_s())
             costs.record(self.measurer(soon, self.end) if soon else {})
             builds_s += [built.build_s for built in ready.values()]
-        self.builds_s = builds_s + [0.0] * (len(engines) - len(unknown))
+        # The limit may be too short for compiling beside saturation. Then only an engine that
+        # compiles fast may be ready in time.
+        others = len(engines) if self.first else sum(not is_slow(engine) for engine in engines)
+        self.builds_s = builds_s + [0.0] * (others - len(unknown))
         until = self.end - reserved_s(self._left_s(), self.builds_s)
         return Rival(min(map(costs.timed_only, self.first), default=math.inf), until)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,23 +18,33 @@ from eqsynth.extract.timing import Ready, Timing
 from eqsynth.searching import Search
 from tests.extract.test_cost import TARGET, kernel_of, relu
 
+
+@dataclass
+class Engine:
+    """What is asked of an engine before it compiles anything."""
+
+    slow: bool
+
+
 LATE, QUICK, REFUSED = (kernel_of(relu(n)) for n in (2, 3, 4))
 NOW = 1000.0
 
 
 @pytest.mark.parametrize(
-    ("first", "ready", "known", "builds_s", "reserved_s"),
+    ("first", "slow", "ready", "known", "builds_s", "reserved_s"),
     [
-        ([LATE], {}, [], [], 0.0),
-        ([LATE, QUICK], {QUICK: Ready(8.0, 1e-3)}, [], [8.0], 24.0),
+        ([LATE], True, {}, [], [], 0.0),
+        ([LATE, QUICK], True, {QUICK: Ready(8.0, 1e-3)}, [], [8.0], 24.0),
         # An engine that refuses the whole program may run parts of it.
-        ([REFUSED], {REFUSED: Ready(0.1, float("inf"))}, [], [0.1], 10.0),
-        ([QUICK], {}, [QUICK], [0.0], 10.0),
-        ([], {}, [], [0.0], 10.0),
+        ([REFUSED], True, {REFUSED: Ready(0.1, float("inf"))}, [], [0.1], 10.0),
+        ([QUICK], True, {}, [QUICK], [0.0], 10.0),
+        # Those that weren't asked.
+        ([], False, {}, [], [0.0], 10.0),
+        ([], True, {}, [], [], 0.0),
     ],
 )
 def test_only_engines_that_were_ready_with_the_original_are_left_time(
-    first: Sequence[Kernel], ready: Mapping[Kernel, Ready], known: Sequence[Kernel],
+    first: Sequence[Kernel], slow: bool, ready: Mapping[Kernel, Ready], known: Sequence[Kernel],
     builds_s: Sequence[float], reserved_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(time, "monotonic", lambda: NOW)
@@ -52,7 +63,7 @@ def test_only_engines_that_were_ready_with_the_original_are_left_time(
     parts = SimpleNamespace()
     search = Search(*cast("tuple[Any, ...]", (parts,) * 6), cast("Any", Prepared()), NOW + 100.0,
                     cast("Any", None), cast("Any", None), first=first)  # fmt: skip
-    engines = cast("Sequence[Backend]", [parts] * max(1, len(first)))
+    engines = cast("Sequence[Backend]", [Engine(slow)] * max(1, len(first)))
     rival = search._rival(engines, costs)
     assert search.builds_s == pytest.approx(builds_s)
     assert rival.until == pytest.approx(NOW + 100.0 - reserved_s)

@@ -189,13 +189,13 @@ def with_engines(
     weights = [_own_s(plan, part, found.together) for part in parts]
     total_s = sum(weights)
     every = _tries(engines)
-    late = [tried for tried in every if tried[1] == CHOSEN and _is_slow(tried[0])]
+    late = [tried for tried in every if tried[1] == CHOSEN and is_slow(tried[0])]
     if late and time.monotonic() < begin_until:
         all_ = parted.joined(0, len(parts))
         as_a_whole = {t: step for t in every for step in handed(graph, plan, all_, t)}
         never = [
             t for t, step in as_a_whole.items()
-            if t[1] == ORIGINAL and _is_slow(t[0])
+            if t[1] == ORIGINAL and is_slow(t[0])
             and _cannot_be_ready(step.kernel, costs, end, compiled_s)
         ]  # fmt: skip
         ended = ended and not never
@@ -280,7 +280,7 @@ def with_engines(
     if entire is None or entire[1] in chosen or entire[0] > RIVAL * total_s:
         return result
     on_engine = by[0, len(parts)]
-    slow = any(_is_slow(engine) for engine in engines if engine.name == on_engine.engine)
+    slow = any(is_slow(engine) for engine in engines if engine.name == on_engine.engine)
     if slow and time.monotonic() + 2 * COMPILE_S > end:
         return result
     alone = _joined(found.plan, plan, entire[0], [(parted.joined(0, len(parts)), entire[1])])
@@ -315,10 +315,11 @@ def _tries(engines: Sequence[Backend]) -> tuple[Try, ...]:
     of them the original's terms. (Swin of 4 stages: Inductor and ONNX Runtime took 29 s to compile,
     so OpenVINO, which needs two, wasn't tried at all.)"""
     tries = [(engine, side) for side in (ORIGINAL, CHOSEN) for engine in engines]
-    return tuple(sorted(tries, key=lambda tried: _is_slow(tried[0])))
+    return tuple(sorted(tries, key=lambda tried: is_slow(tried[0])))
 
 
-def _is_slow(engine: Backend) -> bool:
+def is_slow(engine: Backend) -> bool:
+    """Whether an engine takes about a second for each kernel that it compiles."""
     return isinstance(engine, Compiling) and engine.slow
 
 
@@ -338,7 +339,7 @@ def _samples(
         return found
     whole, part = parted.joined(0, len(parted.parts)), parted.joined(first, last)
     for engine, side in tries:
-        if side != CHOSEN or not _is_slow(engine):
+        if side != CHOSEN or not is_slow(engine):
             continue
         ways = (handed(graph, plan, whole, (engine, own)) for own in SIDES)
         chosen, original = ({step.kernel for step in way} for way in ways)
