@@ -135,11 +135,8 @@ def reserved_s(left_s: float, builds_s: Sequence[float]) -> float:
     """The seconds of the remaining time to reserve for engines: for compiling the chosen program
     twice, to time it and to use it, and some parts of it. It is at most half of the remaining time.
     It is 0 if no engine is ready, or if that is too short for an engine to get ready, since kernels
-    can be timed instead.
-
-    Swin of 2 layers in 60 s on a slow machine: Inductor wasn't ready with the original after 20 s.
-    With time reserved for it all the same, a sixth of the kernels were timed, and the program took
-    2.6 ms; without engines it took 0.9.
+    can be timed instead. (Swin of 2 layers in 60 s, Inductor not ready after 20 s: 2.6 ms with time
+    reserved for it all the same, 0.9 without engines.)
 
     Args:
         builds_s: for each engine that is ready with the original, the seconds that it took.
