@@ -33,12 +33,13 @@ NOW = 1000.0
 @pytest.mark.parametrize(
     ("first", "slow", "ready", "known", "builds_s", "reserved_s"),
     [
+        # An engine that wasn't ready in time, alone and beside one that was.
         ([LATE], True, {}, [], [], 0.0),
         ([LATE, QUICK], True, {QUICK: Ready(8.0, 1e-3)}, [], [8.0], 24.0),
         # An engine that refuses the whole program may run parts of it.
         ([REFUSED], True, {REFUSED: Ready(0.1, float("inf"))}, [], [0.1], 10.0),
-        ([QUICK], True, {}, [QUICK], [0.0], 10.0),
-        # Those that weren't asked.
+        ([QUICK], True, {}, [QUICK], [0.0], 10.0),  # its time is known from an earlier search
+        # Engines that weren't asked: one that compiles fast may be ready with a part.
         ([], False, {}, [], [0.0], 10.0),
         ([], True, {}, [], [], 0.0),
     ],
