@@ -6,6 +6,7 @@ trying; whether an answer is an equality doesn't depend on it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -135,6 +136,7 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
             or bool(scope.reduction) != constant
             or conditions.is_view(scope)
             or _has_diagonal(scope)
+            or _is_compressed(scope)
         )
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
@@ -150,6 +152,16 @@ def _has_diagonal(scope: Scope) -> bool:
     """Whether an elementwise product is zero except where two indices are equal."""
     return not scope.reduction and any(
         True for factor in factors_of(scope.body) for _ in zeros_outside(factor)
+    )
+
+
+def _is_compressed(scope: Scope) -> bool:
+    """Whether an elementwise product reads only tensors that are smaller than it."""
+    found = list(reads(scope.body))
+    return (
+        not scope.reduction
+        and bool(found)
+        and all(read.tensor.type.size < math.prod(scope.extents) for read in found)
     )
 
 

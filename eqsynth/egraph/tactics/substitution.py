@@ -176,9 +176,10 @@ def _substituted(scope: Scope, image: Mapping[Index, Sequence[It]]) -> Path | No
         return result
 
     gone = {it for its in image.values() for it in its}
-    kept = [it for it in traversal_iterators(scope) if it not in gone] + list(fresh.values())
+    body = with_indices(scope.body, lambda i: rebuilt(i, affine))
+    kept = [it for it in traversal_iterators(scope) if it not in gone and it in iterators(body)]
     at = {fresh[mixed]: mixed - low[mixed] for mixed in image}
-    return _through(scope, with_indices(scope.body, lambda i: rebuilt(i, affine)), kept, at)
+    return _through(scope, body, [*kept, *fresh.values()], at)
 
 
 def _through(
