@@ -41,6 +41,7 @@ from eqsynth.testing.strategies import (
     scopes,
 )
 from eqsynth.testing.strategies import reads as random_reads
+from tests.egraph.programs import weight
 from tests.egraph.properties import BIAS, holds, some, stated, x
 from tests.terms import assert_equal, end, it, leaf
 from tests.turns import by_turns
@@ -289,5 +290,10 @@ def test_the_best_order_of_a_product() -> None:
     assert best(b, c, v) == 7 * 2 + 9 * 2
     # s has an iterator of its own: it is summed first, and then multiplies the smallest tensor.
     assert best(b, c, v, s) == 5 + 7 * 2 + 9 * 2 + 2
+    # A product of constants is computed once, before the program runs.
+    c = Read(weight("c", 2, 7), c.index)
+    assert best(b, c, v) == 7 * 2 + 9 * 2
+    v = Read(weight("v", 7), v.index)
+    assert best(b, c, v) == 9 * 2
     # Two factors are contracted as they are.
     assert best(b, x(k, shape=(2,), name="w")) == 9 * 2

@@ -106,6 +106,36 @@ def polynomial_of_a_matrix() -> Tensor:
     return op("Matmul", op("Add", op("Matmul", a, a), a), leaf("x", 9, 1))
 
 
+def outer(*sizes: int) -> Tensor:
+    """``u vᵀ`` of two vectors of weights."""
+    u, v = (weight(name, size) for name, size in zip("uv", sizes, strict=True))
+    return op("Mul", op("Reshape", u, attrs=((sizes[0], 1),)), v)
+
+
+def separable_filter() -> Tensor:
+    """A window of 3 x 5 taps that is the outer product of two vectors, at every pixel of 7 x 8."""
+    kernel = op("Reshape", outer(3, 5), attrs=((1, 1, 3, 5),))
+    attrs = ((1, 1), (1, 2), (1, 1), 1)
+    return op("Conv2d", leaf("x", 2, 1, 7, 8), kernel, attrs=attrs)
+
+
+def kronecker_product() -> Tensor:
+    """``x @ kron(a, b)``, of 12 rows."""
+    a = op("Reshape", weight("a", 3, 3), attrs=((3, 1, 3, 1),))
+    b = op("Reshape", weight("b", 4, 4), attrs=((1, 4, 1, 4),))
+    kron = op("Reshape", op("Mul", a, b), attrs=((12, 12),))
+    return op("Matmul", leaf("x", M, 12), kron)
+
+
+def recurrence(steps: int) -> Tensor:
+    """``h = h @ a + x[t] @ b``, from 0, of 6 elements; then ``h @ c``."""
+    a, b, c = weight("a", 6, 6), weight("b", 2, 6), weight("c", 6, 2)
+    h = op("Matmul", leaf("x0", 1, 2), b)
+    for t in range(1, steps):
+        h = op("Add", op("Matmul", h, a), op("Matmul", leaf(f"x{t}", 1, 2), b))
+    return op("Matmul", h, c)
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     # x @ (w1 + w2)
     "twice": (lambda: product_of(X, X), 2 * M * N * P),
@@ -131,6 +161,12 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
         lambda: op("Matmul", leaf("x", M, 12), kron_with_identity(3, weight("a", 4, 4))),
         3 * 2 * M * 4 * 4,
     ),
+    # {sum_k x[i, j + k - 2] v[k]}, and then the same along i
+    "separable-filter": (separable_filter, 2 * 2 * 7 * 8 * (3 + 5)),
+    # x[i, q, r] a[q, s] b[r, t], one after the other
+    "kronecker-product": (kronecker_product, 2 * M * 12 * 3 + 2 * M * 12 * 4),
+    # x0 @ (b @ a @ a @ c) + x1 @ (b @ a @ c) + x2 @ (b @ c)
+    "recurrence": (lambda: recurrence(3), 3 * 2 * 2 * 2 + 2 * 2),
     # a depthwise convolution
     "diagonal-filters": (
         lambda: op("Conv2d", leaf("x", 1, 4, 5, 5), diagonal_filters(4),

@@ -75,6 +75,14 @@ def test_substitution_needs_its_iterator_in_one_expression() -> None:
     assert not substituted(outside)
 
 
+def test_an_iterator_that_no_index_needs_any_more_is_left_out() -> None:
+    h, r, k = it(0, 3), it(1, 2), it(2, 2)
+    scope = Scope((3, 2), (2,), Prod((read("x", h + r, k), read("w", k))))
+    (answer,) = substituted(scope)
+    assert_equal(scope, answer)
+    assert inner(answer).traversal == (4,)
+
+
 def test_an_expression_that_counts_through_takes_all_iterators_along() -> None:
     q, r, j = it(0, 3), it(1, 2), it(2, 2)
     whole = Scope((3, 2, 2), (), Sum((read("x", 2 * q + r), read("y", 2 * q + r, j))))

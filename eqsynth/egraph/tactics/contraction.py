@@ -323,15 +323,18 @@ def in_best_order(scope: Scope, diagonals: bool = True) -> int:
         sum_{j,r} b[i, r] * c[r, j] * x[j, d]    of 9 x 2 x 9 by 1    ->    18 + 18
 
     A factor that alone has an iterator of the reduction is summed over it first. A product of more
-    than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors.
+    than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors, and
+    what is computed of constants alone counts nothing, unless all factors are constant.
     With ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``.
     """
-    used = [iterators(factor) for factor in factors_of(scope.body) if not isinstance(factor, Num)]
+    factors = [factor for factor in factors_of(scope.body) if not isinstance(factor, Num)]
+    used = [iterators(factor) for factor in factors]
     for it, place in _deltas(scope) if diagonals else ():
         used = [(own - {it}) | place if it in own else own for own in used]
     if not 2 < len(used) <= MAX_ORDERED:
         return min(math.prod(scope.extents), _points(set[It]().union(*used)))
     reduced, everything = set(reduction_iterators(scope)), (1 << len(used)) - 1
+    constants = sum(1 << n for n, factor in enumerate(factors) if _constant(factor))
     its = [
         {it for n, own in enumerate(used) if side >> n & 1 for it in own}
         for side in range(everything + 1)
@@ -341,7 +344,9 @@ def in_best_order(scope: Scope, diagonals: bool = True) -> int:
     best = [0] * (everything + 1)
     for side in range(1, everything + 1):
         parts = [(one, side & ~one) for one in range(1, side) if one & side == one]
-        if parts:
+        if not side & ~constants and constants != everything:
+            best[side] = 0
+        elif parts:
             best[side] = min(best[a] + best[b] + _points(left[a] | left[b]) for a, b in parts)
         elif left[side] != its[side]:
             best[side] = _points(its[side])

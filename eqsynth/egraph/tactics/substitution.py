@@ -110,7 +110,8 @@ def variable_substitution(scope: Scope) -> Path | None:
     one change of variables. It replaces one iterator, ``h``, which has to occur only in multiples
     of the expression; then (h, r) -> (t, r) is injective. If all iterators of the expression occur
     only so, and it counts through them (``r + R*h``), ``t`` replaces them all: (h, r) -> t is a
-    bijection.
+    bijection. An iterator that f needs only in the expression is left out: the rows of a window
+    that is summed first, ``{L_{i,r} sum_k x[i + r, k] v[k]}``, are ``{L_u sum_k x[u, k] v[k]}``.
     """
     traversal = set(traversal_iterators(scope))
     image: dict[Index, list[It]] = {}
