@@ -323,9 +323,9 @@ def in_best_order(scope: Scope, diagonals: bool = True) -> int:
         sum_{j,r} b[i, r] * c[r, j] * x[j, d]    of 9 x 2 x 9 by 1    ->    18 + 18
 
     A factor that alone has an iterator of the reduction is summed over it first. A product of more
-    than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors, and
-    what is computed of constants alone counts nothing, unless all factors are constant.
-    With ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``.
+    than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors,
+    and what is computed of constants alone counts nothing, unless all factors are constant. With
+    ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``.
     """
     factors = [factor for factor in factors_of(scope.body) if not isinstance(factor, Num)]
     used = [iterators(factor) for factor in factors]
