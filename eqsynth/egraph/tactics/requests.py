@@ -117,9 +117,10 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     inlined would not be factored out again, while scaled weights should meet.
     Views are inlined in either case, and a constant with a diagonal in it (``kron(eye(n), a)``), of
     which most elements are zeros that needn't be multiplied, and one whose factors are all smaller
-    (``outer(u, v)``, ``kron(a, b)``), which can be multiplied by one after the other. A scope
-    that a law still has to put in order isn't inlined: of ``x[(l - k) // 2]`` where 2 divides l - k, a
-    transposed convolution, the pooling after it reads ``x[l // 2]``.
+    (``outer(u, v)``, ``kron(a, b)``), which can be multiplied by one after the other.
+
+    A scope that a law still has to put in order isn't inlined: of ``x[(l - k) // 2]`` where 2
+    divides l - k, a transposed convolution, the pooling after it reads ``x[l // 2]``.
     """
     if any(isinstance(member, Input | Weight) for member in view.members(ref)):
         # An input or weight isn't computed; its scopes are views of views that lead back to it.
