@@ -694,6 +694,12 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "windows-by-tiles": windows_by_tiles,
     "attended": lambda: attended(SCORES),
     "attended-half": lambda: attended(HALF),
+    # softmax(a[i] + b[j]) over j is softmax(b), once for all rows
+    "shifted-softmax": lambda: op(
+        "Softmax",
+        op("Add", op("Reshape", leaf("a", 6), attrs=((6, 1),)), leaf("b", 5)),
+        attrs=(1,),
+    ),
     "attended-quotient": lambda: attended(
         op("Div", SCORES, op("Full", attrs=((), 3.0, "float32")))),
     "attended-below": lambda: attended(op("Where", SEEN, HALF, LEAST)),

@@ -153,7 +153,7 @@ def _fusible(
             continue
         if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
             continue  # traversal merging and the laws of sums put these in
-        if inner in view.derived and not merging.is_permutation(inner):
+        if inner in view.derived and not merging.is_broadcast(inner):
             continue
         if without_constants(view, inner) is not None:
             continue

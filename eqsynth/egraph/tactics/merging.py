@@ -18,13 +18,23 @@ MAX_READS = 16
 
 def is_permutation(scope: Scope) -> bool:
     """Whether ``scope`` only changes the order of axes, or adds and drops axes of extent 1."""
+    return is_broadcast(scope) and math.prod(scope.traversal) == _read_of(scope).tensor.type.size
+
+
+def is_broadcast(scope: Scope) -> bool:
+    """Whether ``scope`` is a permutation of axes that it repeats along others."""
     if not is_view(scope):
         return False
-    (read,) = factors_of(scope.body)
-    assert isinstance(read, Read)
+    read = _read_of(scope)
     own = [index.bare() for index in read.index if index != Index(0)]
-    whole = read.in_range() and math.prod(scope.traversal) == read.tensor.type.size
-    return None not in own and len(set(own)) == len(own) and whole
+    whole = math.prod(it.extent for it in own if it is not None) == read.tensor.type.size
+    return None not in own and len(set(own)) == len(own) and whole and read.in_range()
+
+
+def _read_of(view: Scope) -> Read:
+    (read,) = factors_of(view.body)
+    assert isinstance(read, Read)
+    return read
 
 
 @remembered(maxsize=1 << 15)
