@@ -96,7 +96,7 @@ FIRES: dict[str, str] = {
     "windows-by-tiles": "mod-of-small correlate correlate-losing",
     "attended": "div-definition attention-definition match-attention-unscaled",
     "attended-half": "traversal-order match-attention",
-    "shifted-softmax": "extremum hoist hoist-map",
+    "shifted-softmax": "hoist-map",
     "attended-quotient": "invariants match-attention-quotient",
     "attended-below":
         "iota-definition greater-equal-definition causal-attention-definition "
