@@ -331,7 +331,7 @@ ROWS: dict[str, Winner | Equal] = {
     # contract-explore
     "factor": Winner(known("wide-convolution"), "flops", 3240),
     "fold-constants": Winner(known("pooled-linear"), "flops", 24),
-    "hoist": Winner(known("odd-extents"), "flops", 16),
+    "hoist": Winner(known("odd-extents"), "flops", 12),
     "hoist-map": Winner(known("shifted-softmax"), "flops", 31),
     "distribute": Winner(known("sum-of-products"), "flops", 84),
     "common-factor": Winner(known("distributivity"), "flops", 60),
