@@ -11,7 +11,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from eqsynth.calculus.conditions import is_product, vanishes_outside
-from eqsynth.egraph.tactics.merging import merge
+from eqsynth.egraph.tactics.merging import is_broadcast, is_permutation, merge
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import CANONICAL, canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, reads
@@ -199,3 +199,21 @@ def test_integers_that_wrap_are_not_taken_into_floats(dtype: str) -> None:
     merged = merge(same, read, inner)
     assert merged is not None
     assert_equal(same, merged)
+
+
+def test_a_broadcast_reads_the_whole_tensor_and_a_permutation_reads_it_once() -> None:
+    i, j, one = it(0, 3), it(1, 2), it(1, 1)
+    views = {
+        "permuted": (Scope((3, 2), (), x(j, i, shape=(2, 3))), True, True),
+        "repeated": (Scope((3, 2), (), x(i, shape=(3,))), True, False),
+        "axis of extent 1 added": (Scope((3, 1), (), x(i, shape=(3,))), True, True),
+        "axis of extent 1 dropped": (Scope((3,), (), x(i, Index(0), shape=(3, 1))), True, True),
+        # As many elements as the tensor, but those of column 0, twice.
+        "one column": (Scope((3, 2), (), x(i, Index(0), shape=(3, 2))), False, False),
+        "one column of one": (Scope((3, 1), (), x(i, one, shape=(3, 2))), False, False),
+        "diagonal": (Scope((3,), (), x(i, i, shape=(3, 3))), False, False),
+        "shifted": (Scope((3, 2), (), x(i + 1, j, shape=(3, 2))), False, False),
+        "scaled": (Scope((3,), (), Prod((Num(2.0), x(i, shape=(3,))))), False, False),
+    }
+    found = {name: (is_broadcast(s), is_permutation(s)) for name, (s, _, _) in views.items()}
+    assert found == {name: tuple(expected) for name, (_, *expected) in views.items()}

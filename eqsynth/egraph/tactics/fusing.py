@@ -154,6 +154,8 @@ def _fusible(
         if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
             continue  # traversal merging and the laws of sums put these in
         if inner in view.derived and not merging.is_broadcast(inner):
+            # Of derived scopes only views of what was hoisted or put in another order are seen
+            # through: exp(x[j]) / {sum}[i, j] reads the sum itself.
             continue
         if without_constants(view, inner) is not None:
             continue

@@ -22,7 +22,8 @@ def is_permutation(scope: Scope) -> bool:
 
 
 def is_broadcast(scope: Scope) -> bool:
-    """Whether ``scope`` is a permutation of axes that it repeats along others."""
+    """Whether ``scope`` is a view of a whole tensor that only changes the order of its axes, and
+    repeats it along others: ``L_{i,j,l} t[l, i]``."""
     if not is_view(scope):
         return False
     read = _read_of(scope)
