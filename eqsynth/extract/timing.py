@@ -237,7 +237,7 @@ def time_one(
     blocks: int = 7,
     warmup: int = 2,
     until: float = math.inf,
-    between: Callable[[], object] | None = None,
+    between: Callable[[], float] | None = None,
     clock: Clock = wall_s,
 ) -> Timing:
     """Time one function quickly: short samples for ``min_time_s``, at least ``blocks`` of them.
@@ -249,6 +249,9 @@ def time_one(
 
     Args:
         between: runs before each sample, and isn't counted. Each sample is then a single call.
+            ``between`` returns how many times longer than usual things take at the moment. By the
+            lower quartile of what it returns the seconds are divided. (Not each sample by its own:
+            a kernel of a millisecond lasts longer than most disturbances.)
 
     Raises:
         ValueError: ``blocks`` is less than 1.
@@ -257,6 +260,7 @@ def time_one(
         raise ValueError(f"blocks must be at least 1, got {blocks}")
     with _no_garbage_collection():
         samples: list[float] = []
+        slowdowns = [1.0] if between is None else []
         for number in range(warmup):
             if number == 0 or time.monotonic() < until:
                 took_s = clock(call, 1)
@@ -267,7 +271,7 @@ def time_one(
         spent_s = sum(samples)
         while len(samples) < blocks or (spent_s < min_time_s and len(samples) < most):
             if between is not None:
-                between()
+                slowdowns.append(between())
             samples.append(clock(call, calls))
             spent_s += samples[-1] * calls
             slow = len(samples) >= 3 and (
@@ -277,7 +281,8 @@ def time_one(
             told = between is not None and len(samples) >= blocks and _are_within(samples, ALIKE)
             if slow or told or time.monotonic() >= until:
                 break
-    return Timing.of(samples)
+    slowdown = Timing.of(slowdowns).q1_s
+    return Timing.of([seconds / slowdown for seconds in samples])
 
 
 def _are_within(seconds: list[float], factor: float) -> bool:

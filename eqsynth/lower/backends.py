@@ -192,6 +192,7 @@ def random_argument(term: Tensor, layout: Layout, below: int = 2, least: int = 0
 
 
 Call = Callable[[], object]
+Between = Callable[[], float]
 Known = Mapping[Kernel, Mapping[int, torch.Tensor]]
 """For a kernel, the values of some of its arguments by position; the other arguments are random."""
 
@@ -386,7 +387,7 @@ def _time_together(
     kernels: Sequence[Kernel],
     until: float,
     values: Known,
-    others: Callable[[Sequence[torch.Tensor]], None],
+    others: Callable[[Sequence[torch.Tensor]], float],
     alone: Collection[Kernel],
     place: Place,
 ) -> Iterator[Timing | None]:
@@ -444,14 +445,15 @@ def _placed(
         return None
 
 
-def steady(call: Call, until: float, between: Call | None, clock: Clock = wall_s) -> Timing:
-    """Time a call. If the samples scatter, time it up to twice more and return the best timing:
-    another busy process makes threads wait for each other for milliseconds, and never makes a
-    kernel faster."""
+def steady(call: Call, until: float, between: Between | None, clock: Clock = wall_s) -> Timing:
+    """Time a call. If it is timed without other work in between, and the samples scatter, time it
+    up to twice more and return the best timing: another busy process makes threads wait for each
+    other for milliseconds, and never makes a kernel faster. With other work, its pace tells of
+    other processes (``Pace``), and the best of several timings would be partly luck."""
     best = time_one(call, until=until, between=between, clock=clock)
-    for _ in range(2):
+    for _ in range(2 if between is None else 0):
         if best.q3_s < 1.5 * best.q1_s or time.monotonic() >= until:
             break
-        again = time_one(call, until=until, between=between, clock=clock)
+        again = time_one(call, until=until, clock=clock)
         best = min(best, again, key=lambda timing: timing.median_s)
     return best

@@ -32,7 +32,7 @@ from eqsynth.extract.schedule import Schedule
 from eqsynth.extract.timing import Timing, alone, time_one
 from eqsynth.ir.tensor import Region, Scope
 from eqsynth.lower import tuning_records
-from eqsynth.lower.backends import Call, built, steady
+from eqsynth.lower.backends import Between, Call, built, steady
 from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.schedules import this_machine
@@ -217,7 +217,7 @@ class ScheduleTimes:
                 self._time([one])
 
 
-Turns = tuple[Call, Call]
+Turns = tuple[Between, Call]
 """A call that runs before each sample, and the call that is timed."""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 
 from eqsynth.extract.measure import cache_capacities, measure_cpu_target
+from eqsynth.extract.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class OtherSteps:
     Attributes:
         at_hand_bytes: arguments of up to this size are brought into the cache before a call.
         large: memory that is read and written to take a cache, or half of it.
+        pace: the pace of the CPU; None if it isn't asked for.
     """
 
     at_hand_bytes: int
     large: torch.Tensor
     small: torch.Tensor
+    pace: Pace | None = None
 
     @staticmethod
     @lru_cache(maxsize=4)
@@ -48,13 +51,21 @@ class OtherSteps:
         taken = (second // 2, second)[far] if far < 2 else _held_by_the_last_cache()
         return OtherSteps(max(second, taken), torch.zeros(taken // 4), torch.ones(16, 16))
 
-    def run(self, given: Sequence[torch.Tensor]) -> None:
-        """Run before a call with these arguments (without its weights)."""
+    def paced(self) -> OtherSteps:
+        """The same steps, which also tell the pace of the CPU. (What is timed in turns needs no
+        pace: it is slowed down alike.)"""
+        return replace(self, pace=Pace(measure_cpu_target().pace_s))
+
+    def run(self, given: Sequence[torch.Tensor]) -> float:
+        """Run before a call with these arguments (without its weights). Return how many times
+        longer than usual the call takes at the present pace; 1 without a pace."""
+        slowdown = 1.0 if self.pace is None else self.pace.slowdown()
         self.large.add_(1.0)
         for value in given:
             if value.nbytes <= self.at_hand_bytes:
                 value.bitwise_or_(False) if value.dtype == torch.bool else value.add_(0)
         torch.relu(torch.softmax(self.small, -1)) @ self.small
+        return slowdown
 
 
 def _held_by_the_last_cache() -> int:

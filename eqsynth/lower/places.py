@@ -42,7 +42,7 @@ def _other_steps(threads: int, far: int) -> OtherSteps:
     # Imported here: a program that is loaded from a file times nothing.
     from eqsynth.lower.other_steps import OtherSteps
 
-    return OtherSteps.of(threads, far)
+    return OtherSteps.of(threads, far).paced()
 
 
 def _as_it_is(run: Run) -> Run:

@@ -104,7 +104,7 @@ def test_a_long_call_is_made_only_as_often_as_it_needs(
         timed()
         return next(seconds)
 
-    timing = time_one(call, between=(lambda: None) if between else None, clock=clock)
+    timing = time_one(call, between=(lambda: 1.0) if between else None, clock=clock)
     # Without other work in between, one more call says how many calls make a sample.
     asked = not between and others == 2
     assert timing.samples == samples and calls == samples + others + asked
@@ -169,12 +169,28 @@ def test_something_else_runs_before_each_sample_and_is_not_counted(
         call()
         return next(took)
 
-    timing = time_one(
-        lambda: calls.append("call"), warmup=2, between=lambda: calls.append("other"), clock=clock
-    )
+    def other() -> float:
+        calls.append("other")
+        return 1.0
+
+    timing = time_one(lambda: calls.append("call"), warmup=2, between=other, clock=clock)
     assert calls[:2] == ["call", "call"]
     assert calls[2:] == ["other", "call"] * samples and timing.samples == samples
     assert timing.q3_s <= 1e-6 + scatter
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "median_s"),
+    [
+        ([1.0], 0.01),
+        ([2.0], 0.005),  # a neighbour has half of the machine all the time
+        ([1.0, 1.0, 9.0], 0.01),  # for single moments, which a long call hardly notices
+    ],
+)
+def test_seconds_are_those_at_the_usual_pace(slowdowns: list[float], median_s: float) -> None:
+    pace = cycle(slowdowns)
+    timing = time_one(lambda: None, between=lambda: next(pace), clock=lambda _call, _count: 0.01)
+    assert timing.median_s == timing.q1_s == timing.q3_s == median_s
 
 
 def test_a_turn_ends_when_it_has_taken_too_long() -> None:
