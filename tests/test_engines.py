@@ -76,7 +76,7 @@ def fast_inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _set_times(directory: Path, seconds: float, engine: str = "inductor") -> None:
     """What regions take on an engine, in the profile."""
-    (path,) = directory.rglob("*.sqlite*")
+    (path,) = directory.rglob("*.sqlite")
     with sqlite3.connect(path) as profile:
         profile.execute(
             "UPDATE times SET median_s = ?, q1_s = ?, q3_s = ? WHERE family LIKE ?",

@@ -53,7 +53,7 @@ _ISA_FLAGS = ("amx_bf16", "amx_int8", "avx512_fp16", "avx512_bf16", "avx512_vnni
 _DEFAULT_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 8 << 20}
 # The document with a target, and that with one that was measured beside busy processes. They have
 # new names whenever peaks are measured in another way.
-_DOCUMENT, _DISTURBED = "target, 4", "target, 4, disturbed"
+_DOCUMENT, _DISTURBED = "target, 3", "target, 3, disturbed"
 
 
 def measure_cpu_target(profile_path: Path | None = None, again: bool = False) -> Target:
@@ -64,15 +64,13 @@ def measure_cpu_target(profile_path: Path | None = None, again: bool = False) ->
     """
     import torch
 
-    from eqsynth.extract.pace import usual_s
-
     device, threads = describe_cpu(), torch.get_num_threads()
     numerics = cpu_numerics()
 
     def measure() -> Target:
         return Target(
             CPU, device, threads, _measure_levels(threads), _measure_flops(), _HOST.dispatch_s(),
-            KERNEL_DISPATCH_S, numerics, pace_s=usual_s(),
+            KERNEL_DISPATCH_S, numerics,
         )  # fmt: skip
 
     key = target_key(CPU, device, threads, numerics)

@@ -13,15 +13,23 @@ Not here: the samples of a kernel (``timing.py``), other processes of this machi
 
 from __future__ import annotations
 
+import math
 import time
+from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 import torch
+
+from eqsynth.extract.measure import cpu_numerics, describe_cpu
+from eqsynth.extract.profile import Profile
+from eqsynth.extract.target import CPU, target_key
 
 ELEMENTS: Final = 1 << 16
 """The elements that the work goes through. torch gives half of them to each of two threads."""
 
 _TIMES: Final = 256
+_DOCUMENT: Final = "usual seconds of pace"
 
 
 class Pace:
@@ -33,8 +41,7 @@ class Pace:
     0.25 and 0.10. At a quieter time 0.14 and 0.05.)
 
     Args:
-        usual_s: seconds of the work, as :func:`usual_s` measures them. Times that are compared must
-            have been divided by slowdowns of the same ``usual_s``.
+        usual_s: usual seconds of the work.
     """
 
     def __init__(self, usual_s: float) -> None:
@@ -43,6 +50,26 @@ class Pace:
     def slowdown(self) -> float:
         """How many times longer than usual things take now."""
         return _took_s(self._work) / self._usual_s
+
+
+def machine_pace() -> Pace:
+    """The pace of this machine with torch's present number of threads. What is usual is measured
+    once for a machine, and stored in the profile: times are compared only if they were divided by
+    slowdowns from the same usual time, and some of them are read from the profile."""
+    return Pace(_kept_usual_s(torch.get_num_threads(), cpu_numerics()))
+
+
+@lru_cache(maxsize=8)
+def _kept_usual_s(threads: int, numerics: str) -> float:
+    profile = Profile(target_key(CPU, describe_cpu(), threads, numerics))
+    try:
+        told = profile.load_document(_DOCUMENT)
+        with suppress(ValueError):
+            if told is not None and 0 < (known := float(told)) < math.inf:
+                return known
+        return float(profile.store_document(_DOCUMENT, repr(usual_s()), told is not None))
+    finally:
+        profile.close()
 
 
 def usual_s() -> float:

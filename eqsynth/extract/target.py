@@ -64,8 +64,6 @@ class Target:
             libraries compute.
         layouts: layouts of images that the device's libraries take without a conversion, the
             fastest first.
-        pace_s: usual seconds of the work that tells how fast the CPU is at the moment
-            (``pace.py``).
     """
 
     name: str
@@ -78,7 +76,6 @@ class Target:
     numerics: str = "highest"
     operators: tuple[tuple[str, tuple[str, ...]], ...] = ()
     layouts: tuple[str, ...] = ()
-    pace_s: float = 1e-5
 
     def operators_of(self, library: str) -> tuple[str, ...]:
         """The operators that a library of the device can compute."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 
 from eqsynth.extract.measure import cache_capacities, measure_cpu_target
-from eqsynth.extract.pace import Pace
+from eqsynth.extract.pace import Pace, machine_pace
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class OtherSteps:
     def paced(self) -> OtherSteps:
         """The same steps, which also tell the pace of the CPU. (What is timed in turns needs no
         pace: it is slowed down alike.)"""
-        return replace(self, pace=Pace(measure_cpu_target().pace_s))
+        return replace(self, pace=machine_pace())
 
     def run(self, given: Sequence[torch.Tensor]) -> float:
         """Run before a call with these arguments (without its weights). Return how many times

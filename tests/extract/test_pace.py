@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 from itertools import chain, cycle
+from pathlib import Path
 
 import pytest
 
 from eqsynth.extract import pace
-from eqsynth.extract.pace import Pace, usual_s
+from eqsynth.extract.pace import Pace, machine_pace, usual_s
+from eqsynth.extract.store import profile_path
 
 
 class Clock:
@@ -30,6 +33,26 @@ def test_what_the_work_takes_beyond_its_usual_time_is_a_slowdown(
     monkeypatch.setattr(pace.time, "perf_counter", Clock([1e-5, 1.3e-5, 0.9e-5]))
     found = Pace(1e-5)
     assert [found.slowdown() for _ in range(3)] == pytest.approx([1.0, 1.3, 0.9])
+
+
+@pytest.mark.parametrize("stored", ["0.25", "0", "nan", "a second"])
+def test_what_is_usual_is_measured_once_for_a_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stored: str
+) -> None:
+    """Another process reads it from the profile; what can't be a time is measured again."""
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+
+    def slowdown(work_s: float) -> float:
+        pace._kept_usual_s.cache_clear()
+        monkeypatch.setattr(pace.time, "perf_counter", Clock(cycle([work_s])))
+        return machine_pace().slowdown()
+
+    assert slowdown(1e-5) == pytest.approx(1.0)
+    assert slowdown(3e-5) == pytest.approx(3.0)
+    with sqlite3.connect(profile_path()) as db:
+        db.execute("UPDATE documents SET body = ?", (stored,))
+    assert slowdown(0.5) == pytest.approx(2.0 if stored == "0.25" else 1.0)
+    pace._kept_usual_s.cache_clear()
 
 
 def test_the_usual_time_is_not_that_of_single_moments(monkeypatch: pytest.MonkeyPatch) -> None:
