@@ -46,13 +46,15 @@ def called(
         result = original(*args, **kwargs)
     values, rebuilt = torch_modes.tensors(result)
     given = {id(x) for x in inputs}
-    taken = owned | storages(inputs)
-    with torch.no_grad():
-        own = [
-            x if id(x) in given else copied(x) if storages([x]) & taken else x.detach()
-            for x in values
-        ]
+    own, lent = list(values), storages(inputs)
     fresh = [n for n, x in enumerate(values) if id(x) not in given]
+    for n in fresh:
+        memory = storages([values[n]])
+        if not memory.isdisjoint(owned) or not memory.isdisjoint(lent):
+            with torch.no_grad():
+                own[n] = copied(values[n])
+        elif values[n].requires_grad:
+            own[n] = values[n].detach()
     marked = torch_modes.without_gradients([own[n] for n in fresh], inputs)
     for n, x in zip(fresh, marked, strict=True):
         own[n] = x

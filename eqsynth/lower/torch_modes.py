@@ -132,8 +132,9 @@ def tensors(tree: Any) -> tuple[list[torch.Tensor], Any]:
     # microseconds even for a tuple of tensors.
     if isinstance(tree, torch.Tensor):
         return [tree], lambda values: values[0]
-    if type(tree) is tuple and len(tree) == 1 and isinstance(tree[0], torch.Tensor):
-        return [tree[0]], tuple
+    if type(tree) in (tuple, list) and all(isinstance(x, torch.Tensor) for x in tree):
+        if len(set(map(id, tree))) == len(tree):
+            return list(tree), type(tree)
     leaves, spec = tree_flatten(tree)
     distinct = list({id(x): x for x in leaves if isinstance(x, torch.Tensor)}.values())
     places = {id(x): n for n, x in enumerate(distinct)}
