@@ -112,6 +112,7 @@ def candidates(
                     cache[key] = [k for b in backends for k in b.kernels(term, constants)]
                 found[ref] += [Candidate(member, kernel, args) for kernel in cache[key]]
     chains = RowChains(graph)
+    fusing = [backend for backend in backends if isinstance(backend, Fusing)]
     known: dict[tuple[Region, tuple[bool, ...]], list[Kernel]] = {}
     for ref in graph.classes:
         if ref.constant or ref.type.nbytes > limit_bytes:
@@ -122,7 +123,6 @@ def candidates(
             args = tuple(arg for arg in region.args if isinstance(arg, ClassRef))
             asked = unplaced(region), tuple(arg.constant for arg in args)
             if asked not in known:
-                fusing = (backend for backend in backends if isinstance(backend, Fusing))
                 known[asked] = [kernel for b in fusing for kernel in b.fused(*asked)]
             found[ref] += [Candidate(region, kernel, args) for kernel in known[asked]]
     return found
