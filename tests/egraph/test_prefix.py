@@ -75,6 +75,7 @@ CAUSAL: dict[str, tuple[Callable[[], Expr], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", CAUSAL)
 def test_a_product_with_a_triangle_is_read_off_a_cumulative_sum(case: str) -> None:
     build, flops = CAUSAL[case]
@@ -97,6 +98,7 @@ ALGEBRA: dict[str, tuple[Callable[[], Expr], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", ALGEBRA)
 def test_a_cumulative_sum_is_linear(case: str) -> None:
     build, flops = ALGEBRA[case]
@@ -129,6 +131,7 @@ READ_OFF = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", READ_OFF)
 def test_the_end_may_be_any_index(case: str) -> None:
     found = graph_of(READ_OFF[case])
@@ -147,6 +150,7 @@ NOT = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", NOT)
 def test_other_sums_are_no_cumulative_sums(case: str) -> None:
     found = graph_of(NOT[case])
@@ -182,6 +186,7 @@ def test_a_later_infinity_leaves_earlier_sums_finite() -> None:
     assert not any(isinstance(member, Op) and member.name == "Matmul" for member in members)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_a_triangle_is_computed_by_a_choice(scale: float) -> None:
     """tril(x) is 0 where x is infinite above the diagonal; the product with ones would be NaN."""

@@ -113,6 +113,7 @@ def test_a_sample_gets_as_much_time_as_compiling_the_original_took(
     assert better.ended and bool(better.regions) == compiled
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("had_s", "asked_again"), [(500.0, True), (700.0, False)])
 def test_an_engine_that_was_not_ready_is_asked_again_if_it_has_more_time(
     costs: CostModel, had_s: float, asked_again: bool

@@ -138,6 +138,7 @@ def test_kernels_are_timed(measurer: Measurer) -> None:
     assert measurer([]) == {}
 
 
+@pytest.mark.rotating
 def test_a_kernel_whose_arguments_do_not_fit_into_memory_leaves_the_others_their_times(
     measurer: Measurer,
 ) -> None:
@@ -321,6 +322,7 @@ def test_a_worker_that_does_not_answer_is_ended_at_the_deadline() -> None:
         made.close()
 
 
+@pytest.mark.rotating
 @pytest.mark.usefixtures("no_idle_workers")  # the worker ends, and takes its libraries with it
 def test_a_kernel_that_takes_too_long_to_build_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,

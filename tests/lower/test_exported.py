@@ -113,6 +113,7 @@ def test_an_operator_that_takes_one_argument_twice() -> None:
     assert torch.equal(result, x * x)
 
 
+@pytest.mark.rotating
 def test_what_cant_be_exported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoweringError) as caught:
         optimized(Counting(), torch.randn(3)).to_exported()
