@@ -35,10 +35,9 @@ _DOCUMENT: Final = "usual seconds of pace"
 class Pace:
     """The machine's pace.
 
-    (Intel Xeon, two threads, a virtual machine with such neighbours; 49 kernels, 180 visits each of
-    12 calls in a row within 40 s. Standard deviation of the logarithm of a visit's lower quartile,
-    of seconds and of seconds over the slowdown: 0.29 and 0.13; of the 35 kernels of more than 12 us
-    0.25 and 0.10. At a quieter time 0.14 and 0.05.)
+    (Intel Xeon, two threads, a virtual machine with such neighbours. 60 kernels were timed ten
+    times, by turns without and with the pace. Standard deviation of the logarithm of a kernel's
+    lower quartile, without and with: 0.26 and 0.13 for kernels of more than 12 us.)
 
     Args:
         usual_s: usual seconds of the work.

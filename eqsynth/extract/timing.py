@@ -260,7 +260,7 @@ def time_one(
         raise ValueError(f"blocks must be at least 1, got {blocks}")
     with _no_garbage_collection():
         samples: list[float] = []
-        slowdowns = [1.0] if between is None else []
+        slowdowns: list[float] = []
         for number in range(warmup):
             if number == 0 or time.monotonic() < until:
                 took_s = clock(call, 1)
@@ -281,7 +281,7 @@ def time_one(
             told = between is not None and len(samples) >= blocks and _are_within(samples, ALIKE)
             if slow or told or time.monotonic() >= until:
                 break
-    slowdown = Timing.of(slowdowns).q1_s
+    slowdown = Timing.of(slowdowns or [1.0]).q1_s
     return Timing.of([seconds / slowdown for seconds in samples])
 
 

@@ -251,7 +251,8 @@ def time_schedules(
             elif turns is None:
                 times.append(None)
             elif beside is None:
-                beside = turns, steady(turns[1], math.inf, turns[0]).q1_s
+                paced = partial(others.paced().run, given)
+                beside = turns, steady(turns[1], math.inf, paced).q1_s
                 times.append(beside[1])
             else:
                 times.append(beside[1] * ratio(turns, beside[0], worth_s / beside[1]))

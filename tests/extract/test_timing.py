@@ -184,13 +184,18 @@ def test_something_else_runs_before_each_sample_and_is_not_counted(
     [
         ([1.0], 0.01),
         ([2.0], 0.005),  # a neighbour has half of the machine all the time
-        ([1.0, 1.0, 9.0], 0.01),  # for single moments, which a long call hardly notices
+        ([1.0, 9.0], 0.01),  # for single moments, which a long call hardly notices
     ],
 )
 def test_seconds_are_those_at_the_usual_pace(slowdowns: list[float], median_s: float) -> None:
     pace = cycle(slowdowns)
     timing = time_one(lambda: None, between=lambda: next(pace), clock=lambda _call, _count: 0.01)
     assert timing.median_s == timing.q1_s == timing.q3_s == median_s
+
+
+def test_a_long_call_of_the_warm_up_needs_no_pace() -> None:
+    timing = time_one(lambda: None, blocks=1, between=lambda: 2.0, clock=lambda *_: LONG_S)
+    assert timing == Timing(LONG_S, LONG_S, LONG_S, 1)
 
 
 def test_a_turn_ends_when_it_has_taken_too_long() -> None:

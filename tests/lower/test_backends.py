@@ -233,7 +233,8 @@ def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(OtherSteps, "run", watched)
     ((_, timing),) = time_kernels([kernel(relu(10))], 1)
-    assert timing is not None and len(others) == timing.samples
+    # The last call of the warm-up is a sample, too, if it stalls for long.
+    assert timing is not None and timing.samples - len(others) in (0, 1)
     assert all(len(given) == 1 and given[0].shape == (10,) for given in others)
     # What is a whole program is called in a row.
     others.clear()
@@ -258,7 +259,7 @@ def test_other_steps_leave_arguments_as_they_are(dtype: torch.dtype) -> None:
     assert versions == [1, 0]  # what is larger than the cache isn't there
     # Kernels that aren't timed in turns are timed by the machine's pace.
     paced = Place().others(1, 0)
-    assert paced.large is near.large and 0 < paced.run(given) != 1.0
+    assert paced.large is near.large and paced.pace is not None and paced.run(given) > 0
 
 
 def test_times_of_weights_in_the_cache_and_out_of_it_are_kept_apart() -> None:
