@@ -32,7 +32,7 @@ from eqsynth.extract.schedule import Schedule
 from eqsynth.extract.timing import Timing, alone, time_one
 from eqsynth.ir.tensor import Region, Scope
 from eqsynth.lower import tuning_records
-from eqsynth.lower.backends import Between, Call, built, steady
+from eqsynth.lower.backends import Between, Call, as_step, built, steady
 from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.schedules import this_machine
@@ -245,7 +245,7 @@ def time_schedules(
         for number, (run, given) in enumerate(built(TvmBackend(), asked, {})):
             turns: Turns | None = None
             if run is not None:
-                turns = partial(others.run, given), partial(run, *given)
+                turns = partial(others.run, given), as_step(run, given)
             if first is not None and number == 0:
                 beside = None if turns is None else (turns, first[1])
             elif turns is None:
@@ -292,7 +292,7 @@ def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | Non
             result = run(*given)
             expected = result if expected is None else expected
             if alike(result, expected):
-                calls[n] = partial(others.run, given), partial(run, *given)
+                calls[n] = partial(others.run, given), as_step(run, given)
         times = _in_turns(calls)
     return [times.get(n) for n in range(len(kernels))]
 

@@ -169,6 +169,11 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     convolution of 512 channels at 28x28: 150 of 153 GFLOP/s, its image of 1.8 MB read by each
     panel.)
 
+    If the rows of a batch's products lie side by side, in the rows' operand and in the result, and
+    all columns' operands fit into the second-level cache, blocks of rows are outside of the batch:
+    then memory is passed through once and not once for each product. (24 products of 6,272 rows by
+    64 by 64, AMD EPYC: 10.3 -> 6.3 ms; 1,568 rows by 64 by 128: 3.7 -> 2.9.)
+
     Args:
         constants: for each argument, whether it is known when the kernel is built.
     """
@@ -179,6 +184,10 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     plain = plain_block(nest, loops, machine)
     packed = [replace(plain, packed=n) for n, constant in enumerate(constants) if constant]
     packed = [schedule for schedule in packed if panels_of(nest, schedule) is not None]
+    for each in (*packed, plain) if _lie_side_by_side(nest, loops, machine) else ():
+        schedule = _batch_inside(nest, each, loops)
+        if _read_again(nest, schedule, loops) <= 2 * machine.cached_bytes:
+            return fetching_ahead(nest, schedule)
     offered = [*(_panels_outside(nest, each) for each in packed),
                *(_columns_inside(nest, each, loops) for each in (*packed, plain))]  # fmt: skip
     for schedule in offered:
@@ -224,12 +233,40 @@ def _panels_outside(nest: LoopNest, schedule: Block) -> Block:
     return _in_order(nest, schedule, {loop.slot for loop in (*made.around, made.cut)})
 
 
+def _batch_inside(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> Block:
+    """The schedule with all loops along which the columns' operand doesn't move outside of the
+    others."""
+    inside = {*_batch(nest, loops), loops[1].slot}
+    around = {loop.slot for loop in (*_others(nest, loops), *loops)}
+    return _in_order(nest, schedule, around - inside)
+
+
 def _columns_inside(nest: LoopNest, schedule: Block, loops: tuple[Loop, Loop]) -> Block:
     """The schedule with the loops around along which the columns' operand moves outside of the
     others, so that blocks of rows read the same elements of it as often as possible."""
+    return _in_order(nest, schedule, _batch(nest, loops))
+
+
+def _lie_side_by_side(nest: LoopNest, loops: tuple[Loop, Loop], machine: Machine) -> bool:
+    """Whether the products of a batch have their rows side by side, in the rows' operand and in the
+    result, and the result doesn't fit into the second-level cache."""
+    batch, (rows, columns) = _batch(nest, loops), loops
+    if not batch or nest.points * ITEMSIZE[nest.scope.dtype] <= 2 * machine.cached_bytes:
+        return False
+    order = [loop.slot for loop in nest.traversal]
+    steps = [
+        (abs(access.stride(slot) or 0), abs(access.stride(rows.slot) or 0))
+        for access in nest.accesses.values() if access.stride(columns.slot) == 0
+        for slot in batch
+    ]  # fmt: skip
+    inside = all(order.index(slot) > order.index(rows.slot) for slot in batch)
+    return inside and all(own < of_rows for own, of_rows in steps)
+
+
+def _batch(nest: LoopNest, loops: tuple[Loop, Loop]) -> set[int]:
+    """The slots of the loops around a block along which the columns' operand moves."""
     again = [a for a in nest.accesses.values() if a.stride(loops[0].slot) == 0]
-    others = {loop.slot for loop in _others(nest, loops) if any(a.stride(loop.slot) for a in again)}
-    return _in_order(nest, schedule, others)
+    return {loop.slot for loop in _others(nest, loops) if any(a.stride(loop.slot) for a in again)}
 
 
 def _in_order(nest: LoopNest, schedule: Block, outside: Collection[int]) -> Block:

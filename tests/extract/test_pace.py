@@ -59,3 +59,11 @@ def test_the_usual_time_is_not_that_of_single_moments(monkeypatch: pytest.Monkey
     took = chain([5e-4], cycle([1e-5, 1e-5, 1e-5, 4e-5]))
     monkeypatch.setattr(pace.time, "perf_counter", Clock(took))
     assert usual_s() == pytest.approx(1e-5)
+
+
+def test_the_work_is_in_the_caches_when_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ran before has pushed it out."""
+    monkeypatch.setattr(pace.time, "perf_counter", Clock([1e-5]))
+    found = Pace(1e-5)
+    found.slowdown()
+    assert float(found._work[0]) == pace.WARM + 1 > 2

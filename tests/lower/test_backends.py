@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psutil
@@ -22,11 +23,14 @@ from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.measure import cache_capacities
 from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import Input, Op, Region, Tensor, args_of
+from eqsynth.ir.scalar import Call, Read
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.backends import (
     _arguments,
+    as_step,
     backend_of,
+    built,
     cpu_backends,
     prepare_kernels,
     random_argument,
@@ -37,6 +41,8 @@ from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.places import Place
 from eqsynth.lower.torch_backend import TorchBackend
+from eqsynth.lower.tvm_backend import TvmBackend
+from tests.terms import it
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +226,26 @@ def test_whole_programs_that_were_timed_are_timed_again_in_turns(measurer: Measu
     measurer([large, small])
     assert measurer.in_turns([large, small], time.monotonic() + 0.1) == {}
     measurer.alone = set()
+
+
+def test_what_can_write_into_given_memory_is_timed_as_a_step_of_a_program() -> None:
+    """TVM's kernels write into the same memory in each call; torch's return new tensors."""
+    term = Op("Relu", (Input("0", TensorType((64,), "float32")),))
+    scope = Scope((64,), (), Call("relu", (Read(Input("0", term.type), (it(0, 64),)),)))
+    (generated,) = TvmBackend().kernels(scope, (False,))
+    ((runner, given),) = built(TvmBackend(), [generated], {})
+    assert runner is not None
+    call = as_step(runner, given)
+    assert isinstance(call, partial)
+    call()
+    torch.testing.assert_close(torch.from_dlpack(call.args[-1]), torch.relu(given[0]))
+    before = given[0].clone()
+    given[0].neg_()
+    assert call() is None
+    torch.testing.assert_close(torch.from_dlpack(call.args[-1]), torch.relu(-before))
+    ((runner, given),) = built(TorchBackend(), [kernel(term)], {})
+    assert runner is not None
+    torch.testing.assert_close(as_step(runner, given)(), torch.relu(given[0]))
 
 
 def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPatch) -> None:

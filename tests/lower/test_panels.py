@@ -178,6 +178,24 @@ def test_constants_are_offered_in_panels() -> None:
     assert {kernel.schedule.packed for kernel in kernels} == {1}  # type: ignore[union-attr]
 
 
+def test_rows_are_outside_of_products_that_lie_side_by_side() -> None:
+    """``L_bmn sum_k a[b, m, k] * c[b, k, n]``, where rows of a and of the result lie m by m. Then
+    memory is passed through once; if the weights of all products fit into the cache."""
+    side, apart = (1, 0, 2), contiguous(3)
+
+    def first(a: Layout, result: Layout, m: int = 512, k: int = 32, constant: bool = True) -> int:
+        nest = loop_nest(contraction(m, 64, k, batch=8), (a, apart), result)
+        found = block(nest, NARROW, (False, constant))
+        assert found is not None
+        return found.order[0] if found.order else 0
+
+    rows, batch = 1, 0
+    assert first(side, side) == first(side, side, constant=False) == rows
+    assert first(side, apart) == first(apart, side) == first(apart, apart) == batch
+    assert first(side, side, m=128) == batch, "the result fits into the cache"
+    assert first(side, side, k=1024) == batch, "the weights don't"
+
+
 @pytest.mark.parametrize("constants", [(False, True), (True, False), (False, False)])
 def test_a_search_stays_within_panels(constants: tuple[bool, bool]) -> None:
     plain = (0, 1)
