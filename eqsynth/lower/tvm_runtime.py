@@ -16,13 +16,15 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from eqsynth.errors import LoweringError
 from eqsynth.extract.kernel import Kernel
@@ -33,16 +35,28 @@ _SOURCE = Path(__file__).with_name("threads.c")
 _OPENMP = ("libgomp", "libomp", "libiomp")
 
 
+LOADING: Final = threading.RLock()
+"""Held while a runtime is registered, while ``tvm`` is imported, which registers its own, and while
+a library is loaded, which looks at what is registered. TVM keeps that in an array without a lock of
+its own: two threads that compiled kernels crashed about one process of a hundred."""
+
+
 def ensure_runtime() -> Threads:
     """Register a runtime for the libraries that are loaded next: torch's threads if possible, else
     TVM's own pool.
 
     The registration holds for the whole process, and importing ``tvm`` registers TVM's own runtime.
-    So this is called before each load; after the first time it takes microseconds.
+    So this is called before each load, and registers once before and once after that import.
 
     Raises:
         LoweringError: there is neither a C compiler nor ``libtvm_runtime``.
     """
+    with LOADING:
+        return _registered("tvm" in sys.modules)
+
+
+@lru_cache(maxsize=2)
+def _registered(_tvm_is_imported: bool) -> Threads:
     library, reason = _torch_threads()
     if library is not None and library.eqsynth_install() == 0:
         return "torch"
@@ -85,7 +99,7 @@ def _tvm_threads(reason: str) -> None:
         f"TVM kernels run on TVM's own threads, which compete with torch's: {reason}. "
         "Install a C compiler, or set CC, to run them on torch's.",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -215,7 +229,6 @@ def load_library(data: bytes) -> Any:
     """
     import tvm_ffi
 
-    ensure_runtime()
     name = f"kernels-{hashlib.blake2b(data, digest_size=12).hexdigest()}.so"
     folder = Path(tempfile.mkdtemp(dir=cache_directory()))
     try:
@@ -223,7 +236,9 @@ def load_library(data: bytes) -> Any:
         # can get its path.
         path = folder / name
         path.write_bytes(data)
-        return tvm_ffi.load_module(path)
+        with LOADING:
+            ensure_runtime()
+            return tvm_ffi.load_module(path)
     except (OSError, RuntimeError, ValueError) as error:
         raise LoweringError(
             what="a library of kernels could not be loaded",

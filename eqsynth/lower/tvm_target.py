@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
+from eqsynth.lower.tvm_runtime import LOADING
+
 
 def imported_tvm() -> Any:
     """Import ``tvm`` and return it; ``sys.excepthook`` stays the user's.
@@ -17,11 +19,12 @@ def imported_tvm() -> Any:
     TVM's hook terminates all children of ``multiprocessing`` after it has shown an error: at a
     prompt, a mistyped name would end the workers of the user's data loaders.
     """
-    hook = sys.excepthook
-    import tvm
+    with LOADING:
+        hook = sys.excepthook
+        import tvm
 
-    sys.excepthook = hook
-    return tvm
+        sys.excepthook = hook
+        return tvm
 
 
 def target() -> Any:

@@ -201,6 +201,33 @@ def test_exported_library_runs_here_and_without_the_compiler(tmp_path: Path) -> 
     assert done.stdout.strip() == "[]"
 
 
+AT_ONCE = """
+import pathlib, sys
+from concurrent.futures import ThreadPoolExecutor
+from eqsynth.lower.tvm_runtime import ensure_runtime, load_library
+data = pathlib.Path(sys.argv[1]).read_bytes()
+def register(_):
+    return {ensure_runtime() for _ in range(2000)}
+def load(_):
+    return {load_library(data)[sys.argv[2]] is not None for _ in range(5)}
+with ThreadPoolExecutor(8) as pool:
+    found = [task for n in range(24) for task in (pool.submit(register, n), pool.submit(load, n))]
+print(set().union(*(task.result() for task in found)))
+"""
+
+
+@pytest.mark.rotating
+def test_threads_may_load_libraries_at_once(tmp_path: Path) -> None:
+    """TVM keeps its runtime in an array that must not grow while another thread reads it."""
+    data, names = export_library([relu_kernel(3)])
+    path = tmp_path / "kernels.so"
+    path.write_bytes(data)
+    (name,) = names.values()
+    done = python(AT_ONCE, str(path), name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("{'torch', True}", "{True, 'torch'}")
+
+
 @pytest.mark.rotating
 def test_without_a_c_compiler_tvm_has_its_own_threads(tmp_path: Path) -> None:
     data, names = export_library([relu_kernel(40000)])
