@@ -441,7 +441,7 @@ def as_step(runner: Runner, given: Sequence[torch.Tensor]) -> Call:
     (``workspace.py``).
 
     A new result of more than 32 MB costs a page fault for every 4 KB. (VGG-16 at 224x224, AMD EPYC:
-    the tiles of a convolution, 38.5 MB, took 7.2 ms into new memory, and 2.3 into the same.)
+    the tiles of a convolution, 38.5 MB, took 7.2 ms into new memory, and 3.3 into the same.)
     """
     how = written(runner)
     if how is None:

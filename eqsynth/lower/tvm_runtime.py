@@ -38,7 +38,7 @@ _OPENMP = ("libgomp", "libomp", "libiomp")
 LOADING: Final = threading.RLock()
 """Held while a runtime is registered, while ``tvm`` is imported, which registers its own, and while
 a library is loaded, which looks at what is registered. TVM keeps that in an array without a lock of
-its own: two threads that compiled kernels crashed about one process of a hundred."""
+its own: two threads that compiled kernels crashed the worker in two of about 130 searches."""
 
 
 def ensure_runtime() -> Threads:
