@@ -24,7 +24,7 @@ import platformdirs
 
 T = TypeVar("T")
 
-FILE_NAME = "profile-5.sqlite"
+FILE_NAME = "profile-6.sqlite"
 """The number stands for the schema and the way of timing. If either changes, so does the number,
 and older versions of eqsynth keep their own file."""
 

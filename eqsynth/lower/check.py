@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from eqsynth.errors import EquivalenceError
 from eqsynth.lower.kinds import KINDS, LARGE, Ranges, inputs_of, is_integer, ranges
 from eqsynth.lower.reruns import Reference, Values, results
-from eqsynth.lower.rounding import Evidence, judge, largest_error, on_the_way, same_types
+from eqsynth.lower.rounding import Evidence, judge, largest_error, same_types
 
 Noisy = Callable[[Values, int], list[torch.Tensor] | None]
 """The program with noise on its intermediate values: its results for inputs and a seed, or None."""
@@ -151,11 +151,10 @@ def _compare(
             got,
             expected,
             Evidence(
-                moved=lambda seed: original.moved(values, seed, on_the_way(summed)),
+                moved=lambda seed: original.moved(values, seed),
                 exact=lambda: original.exact(values),
                 noisy=None if noisy is None else partial(noisy, values),
                 overflows=kind in LARGE,
-                roundings=on_the_way(summed),
                 summed=summed,
             ),
         )

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
-from eqsynth.lower.rounding import MOVE, RERUNS, SUMS
+from eqsynth.lower.rounding import MOVE, ON_THE_WAY, RERUNS, SUMS
 from eqsynth.lower.torch_ops import Opaque, run_term
 from eqsynth.lower.torch_scalars import kept_dtype
 
@@ -85,12 +85,11 @@ class Reference:
         self.runs += 1
         return results(self.call, values, self.state)
 
-    def moved(self, values: Values, seed: int, roundings: float = 1.0) -> list[torch.Tensor] | None:
+    def moved(self, values: Values, seed: int) -> list[torch.Tensor] | None:
         """The results with inputs and weights off by a few roundings; None if the original fails on
         them.
 
-        Seeds from ``SUMS`` on also move the values that it computes on the way, by so many
-        ``roundings``.
+        Seeds from ``SUMS`` on also move the values that it computes on the way.
         """
         if self._copies and self._moving is None:
             try:
@@ -107,7 +106,7 @@ class Reference:
             tree,
         )
         try:
-            with _Rounding(seed, roundings) if seed >= SUMS else nullcontext():
+            with _Rounding(seed) if seed >= SUMS else nullcontext():
                 if self._moving is None:
                     return results(self.call, shaken, self.state)
                 self._moving.move(seed)
@@ -151,8 +150,8 @@ _ROUNDS: Final = frozenset({
 
 
 class _Rounding(TorchDispatchMode):
-    """A mode in which the results of torch's rounding operators are off by so many roundings, each
-    element differently.
+    """A mode in which the results of torch's rounding operators are off by `ON_THE_WAY` roundings,
+    each element differently.
 
     Moving the inputs doesn't find every effect of rounding. If the rows of x are equal, all
     elements of `x @ x.T` are the same sum, equal in torch's kernel and perhaps not in another; a
@@ -160,9 +159,9 @@ class _Rounding(TorchDispatchMode):
     And `x / (1 + x)` around 1e4 hardly moves if x is off by some roundings.
     """
 
-    def __init__(self, seed: int, roundings: float) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._count, self._roundings = seed, _STEPS, roundings
+        self._seed, self._count = seed, _STEPS
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -171,7 +170,7 @@ class _Rounding(TorchDispatchMode):
         self._count += 1
 
         def off(x: torch.Tensor) -> torch.Tensor:
-            return off_by_rounding(x, seed=self._seed, part=self._count, roundings=self._roundings)
+            return off_by_rounding(x, seed=self._seed, part=self._count, roundings=ON_THE_WAY)
 
         return tree_map_only(torch.Tensor, off, result)
 

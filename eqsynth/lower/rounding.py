@@ -53,6 +53,17 @@ SUMS: Final = 2 * RERUNS
 """Reruns with this seed or a larger one also move the values that the original computes on the
 way."""
 
+ON_THE_WAY: Final = 8.0
+"""By how many roundings such reruns move those values. An element may then differ by ``FACTOR /
+ON_THE_WAY`` times the distance that it moved.
+
+Where results follow these values smoothly, 8 roundings times 2 and one rounding times 16 are the
+same. They aren't where a small difference decides: a softmax takes one of two scores of 6e9 that
+are 4 roundings apart, and a move by one rounding hardly ever changes which. Libraries round as
+often as our loops: scores of 64 products, by MKL and by torch's bands, were off by 2 to 3
+roundings, and each of the two took another score than float64 in 1 to 2 of 100 rows. (Not 16
+roundings times 1: an original that is itself moved may come out a little nearer.)"""
+
 Results = Sequence[torch.Tensor]
 Rerun = Callable[[int], Results | None]
 
@@ -73,8 +84,6 @@ class Evidence:
             reported, and is no error.
         overflows: whether the inputs are so large that infinities in the original's results mean
             nothing.
-        roundings: by how many roundings seeds from ``SUMS`` on move the values on the way (see
-            ``on_the_way``).
         summed: for each result, how many terms the program adds up one after the other on the way
             to an element (``stepping.summed``); empty if it isn't known.
     """
@@ -83,7 +92,6 @@ class Evidence:
     exact: Callable[[], Results | None] = lambda: None
     noisy: Rerun | None = None
     overflows: bool = False
-    roundings: float = 1.0
     summed: Sequence[int] = ()
 
 
@@ -185,26 +193,11 @@ def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> 
     if any(output.open for output in outputs):
         _by_truth(outputs, evidence.exact())
     if any(output.open for output in outputs):
-        factor = FACTOR / evidence.roundings
-        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS), factor)
+        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS), FACTOR / ON_THE_WAY)
     lost = 0.0
     if evidence.noisy is not None:
         lost = _by_own_noise(outputs, evidence.noisy)
     return Judgement(_worst(outputs), lost)
-
-
-def on_the_way(summed: Sequence[int]) -> float:
-    """By how many roundings to move the values that an original computes on the way, for a program
-    that adds up so many terms one after the other. An element may then be ``FACTOR / roundings``
-    times off.
-
-    Where results follow these values smoothly, 8 roundings times a factor of 2 and one rounding
-    times 16 are the same. They aren't where a small difference decides: of two scores of 6e9 that
-    are 4 roundings apart a softmax takes one or the other, and a move by one rounding hardly ever
-    changes which. (Not 16 roundings with a factor of 1: an original that is itself moved may come
-    out a little nearer.)
-    """
-    return min(FACTOR / 2, max(1.0, A_TERM * max(summed, default=0)))
 
 
 def _by_moving(

@@ -18,7 +18,7 @@ from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
-from eqsynth.extract.schedule import Rows
+from eqsynth.extract.schedule import Band, Rows
 from eqsynth.extract.search import extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.target import Device, MemoryLevel, Target
@@ -228,6 +228,22 @@ def test_the_least_ratio_counts_where_arithmetic_is_the_bound(profile: Profile) 
         kernel = kernel_of(matmul(200 + number))
         costs.record({kernel: timing((1 + number / 10) * costs.roofline_s(kernel))})
     assert costs(kernel_of(matmul())) == pytest.approx(1.1 * costs.roofline_s(kernel_of(matmul())))
+
+
+def test_kernels_by_small_blocks_say_nothing_of_those_by_large_ones(profile: Profile) -> None:
+    """Four bands of 2 by 8 at 26 times their roofline kept bands of 8 by 32 from being timed."""
+    costs = CostModel(TARGET, profile)
+    by_blocks = kernel_of(matmul(), "tvm.band")
+    small, other = (replace(by_blocks, schedule=Band(2, 8 * n, 2)) for n in (1, 2))
+    large, larger = (replace(by_blocks, schedule=Band(8, 32 * n, 100)) for n in (1, 2))
+    for number in range(MIN_RATIOS):
+        slow = replace(small, term=matmul(100 + number))
+        costs.record({slow: timing(26 * costs.roofline_s(slow))})
+    assert costs.family(small) == costs.family(other) != costs.family(large)
+    assert costs.family(large) == costs.family(larger)
+    roofline_s = costs.roofline_s(replace(large, term=matmul(101)))
+    assert costs(replace(other, term=matmul(101))) == pytest.approx(26 * roofline_s)
+    assert costs(replace(large, term=matmul(99))) < 2 * roofline_s
 
 
 def test_a_kernel_that_failed_is_not_tried_again_for_a_while(

@@ -148,19 +148,15 @@ def _other(x: Tensor, values: Tensor) -> Tensor:
     return torch.softmax(torch.where((near & large)[:, None], scores.flip(-1), scores), -1) @ values
 
 
-@pytest.mark.parametrize(("apart", "terms", "fails"), [
-    (5, 64, False), (5, 0, True), (100, 64, True),
-])  # fmt: skip
-def test_roundings_of_a_long_sum_decide_between_near_scores(
-    apart: int, terms: int, fails: bool
-) -> None:
-    """A sum in a row of 64 terms is off by some roundings, and a program may take the other of two
-    scores that are as near; but not where they are far apart, or where it has no such sum."""
+@pytest.mark.parametrize(("apart", "fails"), [(5, False), (100, True)])
+def test_roundings_of_a_sum_decide_between_near_scores(apart: int, fails: bool) -> None:
+    """A sum of 64 terms is off by some roundings, and a program may take the other of two scores
+    that are as near; but not where they are far apart."""
     x = torch.full((24, 2, 64), 1e8)
     x[:, 1, 0] -= apart * torch.finfo(x.dtype).eps * 64 * 1e8
     values = torch.stack((torch.linspace(1, 2, 64), torch.linspace(3, 4, 64))) + 0.01
     with pytest.raises(EquivalenceError) if fails else nullcontext():
-        check_equivalence(_other, Chosen().eval(), (x, values), summed=[terms])
+        check_equivalence(_other, Chosen().eval(), (x, values))
 
 
 def test_infinite_and_missing_values_must_be_where_they_were() -> None:
