@@ -17,7 +17,7 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.kernel import Backend, Copying, Fusing, Kernel, Layout, copied
 from eqsynth.extract.row_chains import RowChains
 from eqsynth.ir.indices import is_whole
-from eqsynth.ir.scalar import Call, Prod, Read, composites, factors_of, leaves
+from eqsynth.ir.scalar import Call, Prod, Read, composites, leaves
 from eqsynth.ir.tensor import (
     ClassRef,
     Input,
@@ -171,8 +171,8 @@ def unplaced(region: Region) -> Region:
 def fused(
     graph: EGraph, ref: ClassRef, literals: Mapping[ClassRef, Tensor], chains: RowChains
 ) -> Iterator[Region]:
-    """The regions that compute a class and that one kernel may compute: maps that read a reduction
-    through literals or a contraction, and row chains."""
+    """The regions that compute a class and that one kernel may compute: maps that read a reduction,
+    and row chains."""
     yield from _mapped(graph, ref, literals)
     yield from chains.regions(ref)
 
@@ -180,9 +180,9 @@ def fused(
 def _mapped(
     graph: EGraph, ref: ClassRef, literals: Mapping[ClassRef, Tensor]
 ) -> Iterable[Region]:
-    """Regions of a map that reads a reduction through literals or a contraction, with the reduction
-    in place of the class that the map reads. One kernel computes both, so the result of the
-    reduction stays in registers and isn't written to memory.
+    """Regions of a map that reads a reduction, with the reduction in place of the class that the
+    map reads. One kernel computes both, so the result of the reduction stays in registers and isn't
+    written to memory.
 
         m = L_x sum_p A[x % 2, p] * v[x // 2, p],  relu(m[x] + b)   ->   one region over v and b
 
@@ -202,7 +202,7 @@ def _mapped(
             if not all(is_whole(read, member) for read in taken if read.tensor == arg):
                 continue
             if arg not in known:
-                known[arg] = [*_contractions(graph.classes[arg], {ref, arg}, literals)]
+                known[arg] = [*_reductions(graph.classes[arg], {ref, arg}, literals)]
             for reduced in known[arg]:
                 alike = arg, reduced.reduction, _varying(member), _varying(reduced)
                 if alike not in found or work < found[alike][0]:
@@ -210,11 +210,10 @@ def _mapped(
     return [region for _, region in found.values()]
 
 
-def _contractions(
+def _reductions(
     members: Iterable[Tensor], without: set[ClassRef], literals: Mapping[ClassRef, Tensor]
 ) -> Iterator[Scope]:
-    """The reductions of products among the members of a class, with literals in place of their
-    classes; a reduction through literals is one of them.
+    """The reductions among the members of a class, with literals in place of their classes.
 
     Args:
         without: classes that they mustn't read.
@@ -224,7 +223,7 @@ def _contractions(
             continue
         images = {a: literals.get(a, a) for a in args_of(member)}  # type: ignore[call-overload]
         through = over(member, images)
-        if isinstance(through, Scope) and len(factors_of(through.body)) > 1:
+        if isinstance(through, Scope):
             yield through
 
 

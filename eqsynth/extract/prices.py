@@ -66,8 +66,18 @@ class Prices:
             for.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], costs: Costs, worth: Worth | None = None) -> None:
-        self.costs = costs
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        costs: Costs,
+        worth: Worth | None = None,
+        beside_s: Callable[[Candidate], float] | None = None,
+    ) -> None:
+        """
+        Args:
+            beside_s: what a candidate costs beside its kernel (``forms.py``).
+        """
+        self.costs, self._beside_s = costs, beside_s
         self.copies: dict[tuple[int, int], Choice] = {}
         self._kernels, self._worth = kernels, worth
         self._known: dict[int, float] = {}
@@ -82,13 +92,21 @@ class Prices:
         """The state that a way computes, and its cheapest candidate."""
         found = self._choices.get(way)
         if found is None:
-            place = self._cheapest.get(way.kernels)
-            if place is None:
-                place = self._cheapest[way.kernels] = self._place(way.kernels)
-            cost_s = self._cost_s(way.kernels[place])
+            cost_s, place = self._least(way)
             found = way.state, Choice(way.candidates[place], way.needs, cost_s)
             self._choices[way] = found
         return found
+
+    def _least(self, way: Way) -> tuple[float, int]:
+        """The cost and the position of the candidate that stands for all of a way."""
+        if self._beside_s is not None:
+            both = zip(way.kernels, way.candidates, strict=True)
+            costs_s = [self._cost_s(kernel) + self._beside_s(each) for kernel, each in both]
+            return min((cost_s, n) for n, cost_s in enumerate(costs_s))
+        place = self._cheapest.get(way.kernels)
+        if place is None:
+            place = self._cheapest[way.kernels] = self._place(way.kernels)
+        return self._cost_s(way.kernels[place]), place
 
     def _cost_s(self, number: int) -> float:
         known = self._known.get(number)

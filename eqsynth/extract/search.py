@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError
 from eqsynth.extract.candidates import candidates, copies_by
 from eqsynth.extract.cost import CostModel
+from eqsynth.extract.forms import in_few_forms
 from eqsynth.extract.in_place import Run, fastest
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.memory import Bound, within
@@ -453,8 +455,16 @@ class _Search:
                 return self.selection.best(costs, known=known, share=QUICK)
             return known
 
+        known, few = self.incumbent, self.incumbent
+        with suppress(OutOfTime, ExtractionError):
+            measured = self.costs.timed_only
+            few = in_few_forms(
+                known, partial(self.selection.with_forms, measured), self.costs.target,
+                self.costs.far,
+            )  # fmt: skip
+        others = () if few is known else (few,)
         self.incumbent, together = fastest(
-            self.incumbent, self.costs, select, run, until, reserve_s
+            known, self.costs, select, run, until, reserve_s, others
         )
         return together
 

@@ -21,6 +21,7 @@ from eqsynth.errors import ExtractionError
 from eqsynth.extract import joint
 from eqsynth.extract.blocks import Problem, Solved, improved, least_s
 from eqsynth.extract.candidates import Candidate, Copies
+from eqsynth.extract.forms import Forms
 from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
 from eqsynth.extract.plan import Plan, PlanStep
@@ -92,6 +93,12 @@ class Selection:
         except ExtractionError:
             return plan  # no backend runs some operator of the original
         return plan if plan.cost_s <= plain.cost_s else plain
+
+    def with_forms(self, costs: Costs, forms: Forms) -> Plan:
+        """Return a greedy plan for which reading the forms of constants costs what ``forms`` says,
+        beside the kernels' costs, which are those of its steps."""
+        prices = Prices(self._states.kernels, costs, beside_s=forms.beside_s)
+        return priced(self._one_by_one(prices), costs)
 
     def one_by_one(self, costs: Costs, worth: Worth | None = None) -> Plan:
         """Return the cheaper of two greedy plans, in a fraction of the time of :meth:`best`. For

@@ -227,7 +227,7 @@ class Emitter:
             tirx.AllocBuffer(total, ON_STACK),
             tirx.BufferStore(total, self._identity(), [zero]),
             *self._reduced(self.nest.reduction, at, lambda r: self._step(total, zero, r)),
-            *self._store(at, tirx.BufferLoad(total, [zero])),
+            *self.finished(tirx.BufferLoad(total, [zero]), at),
         ]
 
     def _reduced(self, loops: Sequence[Loop], at: dict[int, Expr], body: Body) -> list[Any]:
@@ -354,6 +354,14 @@ class Emitter:
             return [*code.allocations, *code.statements], value
         self.vectors += code.allocations
         return code.statements, value
+
+    def finished(self, value: Expr, at: dict[int, Expr]) -> list[Any]:
+        """Store a result of a reduction, after the map if there is one."""
+        allocated, code, mapped = self.mapped(value, at)
+        if self.lane is not None:
+            self.vectors += allocated
+            allocated = []
+        return [*allocated, *code, *self._store(at, mapped)]
 
     def mapped(self, value: Expr, at: dict[int, Expr]) -> tuple[list[Any], list[Any], Expr]:
         """The map (bias, residual, activation) of a result that is still in a register: buffers to

@@ -277,7 +277,7 @@ class _Schedules(Emitter):
                 (1, width),
                 lambda _, lane, r: {**at, slot: start + lane, **r},
                 self.nest.reduction,
-                lambda _, lane, value: self._store({**at, slot: start + lane}, value),
+                lambda _, lane, value: self.finished(value, {**at, slot: start + lane}),
             )
 
         return self._blocks(tuple(outer), inner, width, block)
@@ -365,7 +365,7 @@ class _Schedules(Emitter):
                 (rows.size, columns.size),
                 lambda i, lane, r: {**point(i, lane), **r},
                 self.nest.reduction,
-                lambda i, lane, value: self._finished(value, point(i, lane)),
+                lambda i, lane, value: self.finished(value, point(i, lane)),
                 self._fetching(parts, around, {**at, _DOWN: down, _ALONG: along}),
             )
 
@@ -379,12 +379,6 @@ class _Schedules(Emitter):
                 lambda j: block(down + i, along + j),
             ),
         )
-
-    def _finished(self, value: Expr, at: dict[int, Expr]) -> list[Any]:
-        """Store a result of a block, after the map if there is one."""
-        allocated, code, mapped = self.mapped(value, at)
-        self.vectors += allocated
-        return [*code, *self._store(at, mapped)]
 
     def _from_panels(self, read: Read, parts: tuple[Piece, Piece], at: dict[int, Expr]) -> Expr:
         """The value of the operand in panels."""
@@ -484,7 +478,7 @@ class _Schedules(Emitter):
             statements += self._plain(around, at, lambda r: self._for(
                 rest, lambda j: self._step(partial, zero, {**r, inner.slot: begin + j})
             ))  # fmt: skip
-        statements += self._store(at, tirx.BufferLoad(partial, [zero]))
+        statements += self.finished(tirx.BufferLoad(partial, [zero]), at)
         return [tirx.AllocBuffer(partial, ON_STACK), *statements]
 
     def _chain(self, width: int) -> list[Any]:

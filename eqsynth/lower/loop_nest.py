@@ -188,16 +188,14 @@ def map_after(region: Region) -> tuple[Scope, Scope] | None:
 
 def map_kept(region: Region) -> tuple[Scope, Scope] | None:
     """The reduction and the map of a region if the map can be applied to results that are still in
-    registers: those of a reduction through literals, or of a contraction that arithmetic bounds.
-    None for other regions, and for results that are rounded when they are stored (float16 is added
-    up in float32)."""
+    registers. None for other regions, and for results that are rounded when they are stored
+    (float16 is added up in float32)."""
     parts = map_after(region)
     if parts is None:
         return None
     reduced, _ = parts
     kept = reduced.dtype in ("float32", "float64") and accumulation(reduced)[0] == reduced.dtype
-    contraction = kept and not is_memory_bound(reduced)
-    return parts if contraction or by_matrices(reduced) is not None else None
+    return parts if kept or by_matrices(reduced) is not None else None
 
 
 def is_memory_bound(term: Scope | Region) -> bool:

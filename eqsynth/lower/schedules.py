@@ -28,6 +28,7 @@ from eqsynth.extract.schedule import (
     Tile,
 )
 from eqsynth.ir.scalar import leaves
+from eqsynth.ir.tensor import args_of, is_literal
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import Loop, LoopNest
@@ -103,7 +104,7 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     if not nest.traversal and not nest.reduction or not nest.work:
         return (Rows(),)
     tiles = tiles_of(nest)
-    if nest.after is not None and tiles is None:
+    if tiles is None and _reads_literals(nest):
         return ()
     if tiles is not None:
         widths = (LANES, LANES // 2)
@@ -135,6 +136,12 @@ def _fold_width(chain: LoopNest) -> int:
     """As many partial results as the longest reduction of a chain is worth."""
     steps = (nest.reduction[-1].extent for nest in (*chain.before, chain) if nest.reduction)
     return 4 * LANES if max(steps, default=0) >= 8 * LANES else LANES
+
+
+def _reads_literals(nest: LoopNest) -> bool:
+    """Whether a nest with a map after it reads literals. They aren't arguments of a region: their
+    numbers become part of the code of ``Matrices``, and of no other schedule."""
+    return nest.after is not None and any(map(is_literal, args_of(nest.scope)))
 
 
 def folds(nest: LoopNest, width: int) -> bool:
@@ -405,8 +412,10 @@ def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
 def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
     """Why a nest can't have this kind of schedule, or not with these sizes; None if it can."""
     traversal, reduction = nest.traversal, nest.reduction
-    if nest.after is not None and not isinstance(schedule, Matrices | Block):
+    if nest.after is not None and isinstance(schedule, Band):
         return "it has no place for the map after the reduction"
+    if _reads_literals(nest) and not isinstance(schedule, Matrices):
+        return "it reads literals, which are no arguments of a region"
     if bool(nest.before) is not isinstance(schedule, Chain):
         return "a row chain has its own kind of schedule, and nothing else has it"
     match schedule:

@@ -131,8 +131,9 @@ class TvmBackend:
         reduced, _ = parts
         given: dict[Tensor, int] = {arg: n for n, arg in enumerate(inputs_of(region))}
         own = tuple(constants[given[a]] if a in given else True for a in args_of(reduced))
-        by_memory = is_memory_bound(reduced)
-        name = f"{self.name}.matrices" if by_memory else f"{self.name}.block"
+        by_memory, matrices = is_memory_bound(reduced), by_matrices(reduced) is not None
+        kind = "matrices" if matrices else "mapped" if by_memory else "block"
+        name = f"{self.name}.{kind}"
         for inputs, output in layouts_of(reduced, own, by_memory):
             at = dict(zip(args_of(reduced), inputs, strict=True))
             # An argument of the result's rank, such as a residual, has the result's layout.
@@ -141,6 +142,10 @@ class TvmBackend:
             layouts = tuple(at.get(arg, plain[arg]) for arg in given)
             nest = loop_nest(region, layouts, output)
             offered = offered_schedules(nest, by_memory, constants)
+            if kind == "mapped":
+                # The widest of them. A region is offered for each way of writing its map, and with
+                # all schedules LSTM had three times as many kernels as without these regions.
+                offered = offered[-1:]
             for schedule in offered:
                 yield Kernel(region, constants, name, layouts, output, schedule)
             if offered and not by_memory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eqsynth.ir.scalar import reads
+from eqsynth.ir.scalar import Read, reads
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope
 from tests.egraph.programs import saturate, saturated
 from tests.terms import leaf, op
@@ -72,3 +72,31 @@ def test_a_view_and_its_inverse_end() -> None:
 def _is_input(members: object) -> bool:
     assert isinstance(members, tuple | list)
     return any(isinstance(member, Input) for member in members)
+
+
+@pytest.mark.rotating
+def test_taps_are_added_and_biased_where_the_phases_are_put_together() -> None:
+    """A transposed convolution with a bias: products of pixels and taps, whose sums are the phases
+    of the result. One scope adds the taps at the place of each result, and one map reads the
+    phases."""
+    x, w = leaf("x", 1, 6, 4, 4), leaf("w", 6, 5, 4, 4, constant=True)
+    bias = op("Reshape", leaf("b", 5, constant=True), attrs=((5, 1, 1),))
+    whole = op("ConvTranspose2d", x, w, attrs=((2, 2), (1, 1), (0, 0), (1, 1), 1))
+    graph = saturate(op("Relu", op("Add", whole, bias)))
+    (root,) = graph.roots
+    convolved = next(
+        ref for ref, members in graph.classes.items()
+        if any(isinstance(m, Op) and m.name == "ConvTranspose2d" for m in members)
+    )  # fmt: skip
+    added = [
+        member for member in graph.classes[convolved]
+        if isinstance(member, Scope) and member.reduction == (2, 2)
+        and isinstance(member.body, Read)
+    ]  # fmt: skip
+    assert added
+    mapped = [
+        member for member in graph.classes[root]
+        if isinstance(member, Scope) and not member.reduction and "relu" in repr(member.body)
+        and any(not index.is_affine for r in reads(member.body) for index in r.index)
+    ]  # fmt: skip
+    assert mapped

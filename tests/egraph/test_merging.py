@@ -11,7 +11,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from eqsynth.calculus.conditions import is_product, vanishes_outside
-from eqsynth.egraph.tactics.merging import is_broadcast, is_permutation, merge
+from eqsynth.egraph.tactics.merging import is_broadcast, is_permutation, merge, repeats_nothing
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import CANONICAL, canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum, reads
@@ -217,3 +217,5 @@ def test_a_broadcast_reads_the_whole_tensor_and_a_permutation_reads_it_once() ->
     }
     found = {name: (is_broadcast(s), is_permutation(s)) for name, (s, _, _) in views.items()}
     assert found == {name: tuple(expected) for name, (_, *expected) in views.items()}
+    assert not repeats_nothing(views["repeated"][0]) and not repeats_nothing(views["scaled"][0])
+    assert repeats_nothing(views["permuted"][0]) and repeats_nothing(views["diagonal"][0])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from eqsynth.extract.in_place import InPlace, fastest
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
+from eqsynth.extract.schedule import Lanes
 from eqsynth.extract.search import QUICK, Extraction, extract
 from eqsynth.extract.select import Selection
 from eqsynth.extract.timing import Timing
@@ -151,3 +153,50 @@ def test_no_plan_is_built_that_there_is_no_time_to_run(tmp_path: Path) -> None:
     places = Places(Exp=6e-3, Matmul=3e-3, Relu=1e-3)
     kernels, found = extracted(tmp_path, places, 0.0)
     assert not places.ran and found.together == 1.0
+
+
+def test_other_plans_are_built_too_and_the_fastest_is_taken(tmp_path: Path) -> None:
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    kernels = [kernel_of(relu(1000 + n)) for n in range(3)]
+    costs.record({kernel: Timing(1.0, 1.0, 1.0, 3) for kernel in kernels})
+    plans = [
+        Plan((PlanStep(k, k.term, (), {}, (ref(n), (0, 1)), 1.0),), {}, (), 1.0)
+        for n, k in enumerate(kernels)
+    ]
+    took = dict(zip(kernels, (3.0, 1.0, 2.0), strict=True))
+    ran: list[Plan] = []
+
+    def run(plan: Plan, _until: float) -> InPlace:
+        ran.append(plan)
+        (kernel,) = plan.kernels()
+        return InPlace(took[kernel], {kernel: took[kernel]})
+
+    found, together = fastest(
+        plans[0], costs, lambda _, known: known, run, math.inf, others=plans[1:]
+    )
+    assert ran == plans and found is plans[1] and together == pytest.approx(1.0)
+
+
+def test_generated_kernels_that_have_not_run_are_judged_by_those_of_their_schedule(
+    tmp_path: Path,
+) -> None:
+    """In place the program takes 1.5 times the sum of its kernels alone: half of it by ``Rows``,
+    which take their time alone, half by ``Lanes``, which take twice theirs. All are bound by
+    memory."""
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    sizes = (1000, 999)
+    rows, other_rows = (kernel_of(relu(n), "tvm") for n in sizes)
+    lanes, other_lanes = (replace(kernel_of(relu(n), "tvm"), schedule=Lanes(16)) for n in sizes)
+    alike = (rows, other_rows, lanes, other_lanes)
+    costs.record({kernel: Timing(1.0, 1.0, 1.0, 3) for kernel in alike})
+    steps = [PlanStep(k, k.term, (), {}, (ref(n), (0, 1)), 1.0)
+             for n, k in enumerate((rows, lanes))]  # fmt: skip
+    told: list[float] = []
+
+    def select(now: Callable[[Kernel], float], known: Plan) -> Plan:
+        told.extend(map(now, (other_rows, other_lanes)))
+        return known
+
+    plan = Plan(tuple(steps), {}, (), 2.0)
+    fastest(plan, costs, select, lambda *_: InPlace(3.0, {rows: 1.0, lanes: 2.0}), math.inf)
+    assert told == pytest.approx([1 / 1.5, 2 / 1.5])

@@ -1,4 +1,4 @@
-"""A map (bias, residual, activation) over a contraction, in one kernel: results go through the map
+"""A map (bias, residual, activation) over a reduction, in one kernel: results go through the map
 while they are in registers."""
 
 from __future__ import annotations
@@ -74,11 +74,46 @@ def test_a_map_over_a_product(size: tuple[int, int, int]) -> None:
         assert check_region(mapped(contraction(*size), kind))
 
 
+def row_by_matrix(columns: int, steps: int, across: bool) -> Scope:
+    """A product of a row by a matrix, whose reduction runs along the matrix's rows or across."""
+    j, k = it(1, columns), it(2, steps)
+    row = Input("0", TensorType((1, steps), "float32"))
+    shape, at = ((steps, columns), (k, j)) if across else ((columns, steps), (j, k))
+    matrix = Input("1", TensorType(shape, "float32"))
+    return Scope((1, columns), (steps,), Prod((Read(row, (Index(0), k)), Read(matrix, at))))
+
+
+def taps(reducer: str) -> Scope:
+    """Four neighbours of each element of an image, some of them outside of it."""
+    image = Input("0", TensorType((5, 9, 11), "float32"))
+    c, y, x, k, m = it(0, 5), it(1, 9), it(2, 11), it(3, 2), it(4, 2)
+    read = Read(image, (c, y + k, x + m), 0.0 if reducer == "sum" else float("-inf"))
+    return Scope((5, 9, 11), (2, 2), read, reducer)
+
+
+MEMORY_BOUND: dict[str, tuple[Scope, set[str]]] = {
+    "small": (contraction(4, 8, 8), {"rows"}),
+    "few columns": (contraction(300, 2, 400), {"rows"}),
+    "along rows": (row_by_matrix(70, 150, across=False), {"fold64"}),
+    "across rows": (row_by_matrix(150, 70, across=True), {"lanes64"}),
+    "taps": (taps("sum"), {"rows"}),
+    "maxima": (taps("max"), {"rows"}),
+}
+
+
+@pytest.mark.parametrize("kind", ["bias", "bias residual prelu", "sigmoid"])
+@pytest.mark.parametrize("name", MEMORY_BOUND)
+def test_a_map_over_a_reduction_that_memory_bounds(name: str, kind: str) -> None:
+    scope, expected = MEMORY_BOUND[name]
+    region = mapped(scope, kind)
+    assert map_kept(region) is not None and is_memory_bound(region)
+    kernels = check_region(region)
+    assert {kernel.implementation for kernel in kernels} == {"tvm.mapped"}
+    assert expected & {str(kernel.schedule) for kernel in kernels}
+
+
 def test_maps_that_stay_by_themselves() -> None:
-    """Over a small or memory-bound reduction, and where the sum has another dtype."""
-    for scope in (contraction(4, 8, 8), contraction(300, 2, 400)):
-        region = mapped(scope, "bias")
-        assert map_kept(region) is None and is_memory_bound(region)
+    """Where the sum has another dtype."""
     large = mapped(contraction(16, 64, 80), "bias")
     assert map_kept(large) is not None and not is_memory_bound(large)
     i, j, k = terms_at(Scope((16, 64, 80), (), Num(0.0)))

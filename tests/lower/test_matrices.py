@@ -13,7 +13,7 @@ from lower_cases import laid_out
 from eqsynth.egraph.tactics.correlating import Window, by_windows, literal
 from eqsynth.egraph.tactics.toom_cook import correlation
 from eqsynth.extract.kernel import channels_last, contiguous
-from eqsynth.extract.schedule import Matrices, Schedule
+from eqsynth.extract.schedule import Matrices, Rows, Schedule
 from eqsynth.ir import tensor
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
@@ -22,7 +22,7 @@ from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal,
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.matrices import tiles_of
-from eqsynth.lower.schedules import schedules
+from eqsynth.lower.schedules import refusal, schedules
 from eqsynth.lower.torch_ops import run_term
 from eqsynth.lower.tvm_backend import TvmBackend
 from tests.terms import it, leaf
@@ -236,7 +236,10 @@ def test_a_map_over_phases(dilation: int) -> None:
 def test_maps_that_stay_by_themselves() -> None:
     """Neighbours that lie apart, another dtype, reads elsewhere, other reductions."""
     _, scope = scopes(2, (8, 8), 16, filters=3)
-    assert not check_region(mapped(scope, "bias"))
+    apart = mapped(scope, "bias")
+    assert not check_region(apart)
+    nest = loop_nest(apart, (contiguous(4), contiguous(1)), contiguous(4))
+    assert refusal(nest, Rows()) is not None  # its loops would read literals as arguments
     _, scope = scopes(2, (8, 8), 16)
     n, f, i, j = own = tuple(it(axis, extent) for axis, extent in enumerate(scope.shape))
     (data,) = (arg for arg in args_of(scope) if not is_literal(arg))

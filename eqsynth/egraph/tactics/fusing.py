@@ -153,9 +153,7 @@ def _fusible(
             continue
         if summed and (conditions.is_product(inner) or isinstance(inner.body, Sum)):
             continue  # traversal merging and the laws of sums put these in
-        if inner in view.derived and not merging.is_broadcast(inner):
-            # Of derived scopes only views of what was hoisted or put in another order are seen
-            # through: exp(x[j]) / {sum}[i, j] reads the sum itself.
+        if inner in view.derived and not _is_seen_through(scope, inner):
             continue
         if without_constants(view, inner) is not None:
             continue
@@ -179,6 +177,16 @@ def _fusible(
         merged = merging.merge(scope, read, inner)
         if merged is not None and merged != scope:
             yield inner
+
+
+def _is_seen_through(scope: Scope, inner: Scope) -> bool:
+    """Whether a derived scope is inlined. Only views are: of what was hoisted or put in another
+    order (exp(x[j]) / {sum}[i, j] reads the sum itself); and where a map reads what a derivation
+    has put together from parts, as the phases of a transposed convolution: ``relu(t[x % 2, x // 2]
+    + b)``. A contraction reads them at their place, since it reads them many times."""
+    if merging.is_broadcast(inner):
+        return True
+    return not scope.reduction and merging.repeats_nothing(inner)
 
 
 def _is_cut(scope: Scope) -> bool:

@@ -32,6 +32,12 @@ def is_broadcast(scope: Scope) -> bool:
     return None not in own and len(set(own)) == len(own) and whole and read.in_range()
 
 
+def repeats_nothing(scope: Scope) -> bool:
+    """Whether ``scope`` is a view of no more elements than the tensor has, as ``L_x t[x % 2, x //
+    2]``: what it reads is computed no more often in it than by itself."""
+    return is_view(scope) and math.prod(scope.traversal) <= _read_of(scope).tensor.type.size
+
+
 def _read_of(view: Scope) -> Read:
     (read,) = factors_of(view.body)
     assert isinstance(read, Read)

@@ -180,7 +180,11 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
                 conditions.is_view(scope) and conditions.is_view(inner)
             ):
                 continue  # a scope that isn't derived is inlined only in one that isn't
-            if conditions.is_view(inner) or merging.is_permutation(scope):
+            if (
+                conditions.is_view(inner)
+                or merging.is_permutation(scope)
+                or (merging.repeats_nothing(scope) and _sums_one_operand(inner))
+            ):
                 one = merging.merge(scope, read, inner)
                 if one is not None and one != scope:
                     merged += some(path(scope, Inline(read, inner)))
@@ -190,6 +194,12 @@ def _view_merge(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if not found:
         raise Later
     return found
+
+
+def _sums_one_operand(scope: Scope) -> bool:
+    """Whether a scope adds up elements of one tensor: not a contraction, which a view of it would
+    keep from being matched."""
+    return bool(scope.reduction) and isinstance(scope.body, Read)
 
 
 def _clamp(view: View, row: Sequence[Any]) -> Iterable[Path]:
