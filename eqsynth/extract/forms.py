@@ -6,7 +6,8 @@ A kernel is timed alone, with its weights in the last cache if all weights of th
 it. By such times the rows of one weight are as good as its columns, and noise chooses. But a plan
 that reads both stores the weight twice, and what it stores has to stay in that cache from one call
 to the next. (NasRNN, 10 steps, AMD EPYC: of 16 weights of 1 MB, 16 to 25 forms were stored. The
-program took 1.5 ms with 16, and 1.8 to 2.0 with 25, though its kernels took less alone.)
+program took 1.5 ms with 16, and 1.8 to 2.0 with 25, though its kernels took less alone. Other
+programs differ for other reasons: one with 16 forms took 2.0 ms.)
 
 Not here: the costs of kernels (``cost.py``), which plan is the fastest (``in_place.py``).
 """

@@ -217,7 +217,7 @@ class Emitter:
     def _point(self, at: dict[int, Expr]) -> list[Any]:
         """Compute and store one element of the result."""
         if self.empty:
-            return self._store(at, self._identity())
+            return self.finished(self._identity(), at)
         if not self.nest.scope.reduction:
             code, value = self._body(at)
             return [*code, *self._store(at, value)]

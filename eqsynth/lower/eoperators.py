@@ -145,7 +145,7 @@ class _Schedules(Emitter):
         """
         (loop,) = (loop for loop in self.nest.traversal if loop.slot == slot)
         whole, rest = divmod(length, LANES)
-        if self.nest.reduction or not whole or not contiguous_along(self.nest, loop):
+        if self.nest.scope.reduction or not whole or not contiguous_along(self.nest, loop):
             return self._serial_lane(slot, start, length, at)
 
         def vector(first: Expr) -> list[Any]:

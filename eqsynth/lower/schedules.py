@@ -112,6 +112,8 @@ def schedules(nest: LoopNest) -> tuple[Schedule, ...]:
     found: list[Schedule] = []
     if not nest.reduction:
         found.append(Rows())
+        if nest.after is not None:
+            return tuple(found)
         if len(nest.traversal) > 1 and nest.traversal[-1].extent < 32:
             found.append(Flat(16))
         position = tile_loop(nest)
@@ -412,7 +414,7 @@ def refusal(nest: LoopNest, schedule: Schedule) -> str | None:
 def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
     """Why a nest can't have this kind of schedule, or not with these sizes; None if it can."""
     traversal, reduction = nest.traversal, nest.reduction
-    if nest.after is not None and isinstance(schedule, Band):
+    if nest.after is not None and isinstance(schedule, Band | Flat | Tile):
         return "it has no place for the map after the reduction"
     if _reads_literals(nest) and not isinstance(schedule, Matrices):
         return "it reads literals, which are no arguments of a region"

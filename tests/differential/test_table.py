@@ -52,7 +52,7 @@ def test_parts_are_the_whole_table() -> None:
 def test_a_part_of_the_table(request: pytest.FixtureRequest) -> None:
     given = request.config.getoption("--differential-part")
     part = turn_of_now() if given is None else int(given)
-    # The fixed part shows that all columns compute something, which few parts don't.
+    # A few parts have no row for some column. The fixed part has rows for all of them.
     outcome, fixed = (run(cases_of(ROWS, n, PARTS)) for n in (part, 4))
     print(outcome)
     told = "\n".join(map(str, outcome.failures))

@@ -200,3 +200,17 @@ def test_generated_kernels_that_have_not_run_are_judged_by_those_of_their_schedu
     plan = Plan(tuple(steps), {}, (), 2.0)
     fastest(plan, costs, select, lambda *_: InPlace(3.0, {rows: 1.0, lanes: 2.0}), math.inf)
     assert told == pytest.approx([1 / 1.5, 2 / 1.5])
+
+
+def test_a_search_builds_the_plan_in_few_forms_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which plan that is, ``test_forms.py`` tests; here it is the other order of steps."""
+
+    def other(known: Plan, *_: object) -> Plan:
+        return replace(known, steps=known.steps[::-1])
+
+    places = Places(Exp=4e-3, Matmul=0.0, Relu=2e-3)
+    monkeypatch.setattr("eqsynth.extract.search.in_few_forms", other)
+    extracted(tmp_path, places)
+    assert places.ran == [["Exp", "Relu"], ["Relu", "Exp"]]

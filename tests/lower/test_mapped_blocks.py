@@ -91,6 +91,12 @@ def taps(reducer: str) -> Scope:
     return Scope((5, 9, 11), (2, 2), read, reducer)
 
 
+def one_term() -> Scope:
+    matrix = Input("0", TensorType((32, 48), "float32"))
+    i, j = it(0, 48), it(1, 32)
+    return Scope((48, 32), (1,), Read(matrix, (j, i)))
+
+
 MEMORY_BOUND: dict[str, tuple[Scope, set[str]]] = {
     "small": (contraction(4, 8, 8), {"rows"}),
     "few columns": (contraction(300, 2, 400), {"rows"}),
@@ -98,6 +104,9 @@ MEMORY_BOUND: dict[str, tuple[Scope, set[str]]] = {
     "across rows": (row_by_matrix(150, 70, across=True), {"lanes64"}),
     "taps": (taps("sum"), {"rows"}),
     "maxima": (taps("max"), {"rows"}),
+    # The map goes over the sum of nothing, and over a sum of one term, whose matrix lies across.
+    "nothing": (contraction(8, 24, 0), {"rows"}),
+    "one term": (one_term(), {"rows"}),
 }
 
 

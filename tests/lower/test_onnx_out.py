@@ -151,7 +151,7 @@ def test_every_operator_has_a_row() -> None:
 def test_a_part_of_the_table(request: pytest.FixtureRequest) -> None:
     given = request.config.getoption("--differential-part")
     part = turn_of_now() if given is None else int(given)
-    # The fixed part shows that both columns compute something, which few parts don't.
+    # A few parts have no row for some column. The fixed part has rows for both.
     outcome, fixed = (run(cases_of(ROWS, n, PARTS), COLUMNS) for n in (part, 4))
     told = "\n".join(map(str, outcome.failures))
     assert not outcome.failures, f"{outcome}\n{told}\nagain: --differential-part {part % PARTS}"
