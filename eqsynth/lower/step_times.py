@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from eqsynth.extract.kernel import Kernel, Runner
+from eqsynth.extract.kernel import Kernel, Runner, writing, written
 from eqsynth.extract.timing import Clock, Timing
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.steps import straight_line
@@ -47,14 +47,20 @@ def step_times(
 
 
 def _clocked(runner: Runner, times: list[float], clock: Clock) -> Runner:
-    """The runner, with the seconds of each call added to ``times``."""
+    """The runner, with the seconds of each call added to ``times``. It writes into given memory if
+    the runner can, as it does in the program: new memory takes 1.4 us more."""
 
-    def run(*args: torch.Tensor) -> torch.Tensor:
-        results: list[torch.Tensor] = []
-        times.append(clock(lambda: results.append(runner(*args)), 1))
-        return results[0]
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            results: list[Any] = []
+            times.append(clock(lambda: results.append(function(*args)), 1))
+            return results[0]
 
-    return run
+        return run
+
+    how = written(runner)
+    run = timed(runner)
+    return run if how is None else writing(run, replace(how, function=timed(how.function)))
 
 
 def kernel_times(

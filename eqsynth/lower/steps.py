@@ -15,8 +15,9 @@ Not here: the program as a module (``program.py``), how a kernel computes its re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -33,13 +34,15 @@ from eqsynth.extract.kernel import (
     strides,
     written,
 )
+from eqsynth.extract.target import CPU
 from eqsynth.ir.tensor import Input, Op, Region, args_of
+from eqsynth.lower import launches
 from eqsynth.lower.results import Results
 from eqsynth.lower.torch_backend import VIEW, lay_out
 from eqsynth.lower.torch_modes import plain
 from eqsynth.lower.torch_ops import run_term
 from eqsynth.lower.torch_scalars import torch_dtype
-from eqsynth.lower.workspace import Value, Workspaces
+from eqsynth.lower.workspace import Value, View, Workspaces
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def straight_line(
     scope["as_strided"] = torch.as_strided
     checks: list[str] = []
     laid_out: list[str] = []
-    body: list[str] = []
+    body: list[str | _Call] = []
     for position, (name, value) in enumerate(constants.items()):
         names[name] = f"c{position}"
         scope[f"c{position}"] = value
@@ -189,7 +192,10 @@ def straight_line(
     last_use = {arg: k for k, args in enumerate(reads) for arg in args}
     kept = {*outputs, *constants}
     inside = _between(steps, outputs)
-    placed = {f"t{k}_0" for k, step in enumerate(steps) if step.name in inside}
+    seen = {name: v for name, v in views.items() if v.source in inside and name in last_use}
+    in_block = [*inside, *seen]
+    at = {step.name: f"t{k}_0" for k, step in enumerate(steps)}
+    placed = {at[name]: n for n, name in enumerate(in_block)}
     for position, (step, args) in enumerate(zip(steps, reads, strict=True)):
         used = [_local(arg, names, step) for arg in args]
         made = {name: f"t{position}_{k}" for k, name in enumerate(step.results)}
@@ -199,34 +205,40 @@ def straight_line(
         given = [name for name, is_constant in constant if not is_constant] if not view else []
         if how is not None:
             code = _writing(position, how, given, placed, scope)
-            body += code if step.name in inside else [_fresh(position, how, scope), *code]
+            body += [code] if step.name in inside else [_fresh(position, how, scope), code]
         elif view is None:
             scope[f"k{position}"] = step.runner
             body.append(f"{', '.join(made.values())} = k{position}({', '.join(given)})")
+        elif step.name in seen:
+            pass  # the workspace has it
         elif step.name in last_use or step.name in kept:
-            body.append(f"t{position}_0 = {view.code(used[0])}")
+            body.append(f"t{position}_0 = {_view_code(view, used[0])}")
         else:
             made = {}  # all its readers are views, which are made from its source instead
         dying = {arg for arg in args if last_use[arg] == position} - kept
         dying |= {name for name in made if name not in last_use and name not in kept}
-        if dying - inside.keys():
-            body.append(f"del {', '.join(sorted(names[arg] for arg in dying - inside.keys()))}")
+        dying -= {*in_block}
+        if dying:
+            body.append(f"del {', '.join(sorted(names[arg] for arg in dying))}")
     body.append(f"return [{', '.join(_results(inputs, steps, outputs, constants, names))}]")
+    lines, together = _together(body, scope if device.type == CPU else None)
     if inside:
-        memory = Workspaces(list(inside.values()), device)
+        number = {name: n for n, name in enumerate(inside)}
+        numbered = [replace(view, source=number[view.source]) for view in seen.values()]
+        memory = Workspaces(list(inside.values()), device, numbered, together)
         scope |= {"take": memory.take, "give": memory.give}
-        locals_ = [names[name] for name in inside]
-        locals_ += [f"d{name}" for name in locals_]
-        body = [
+        locals_ = [*placed, *(f"d{name}" for name in placed)]
+        locals_ += [f"g{n}" for n in range(len(together))]
+        lines = [
             "w = take()",
             "try:",
-            *(f"    {line}" for line in (f"{', '.join(locals_)} = w", *body)),
+            *(f"    {line}" for line in (f"{', '.join(locals_)}, = w", *lines)),
             "finally:",
             "    give(w)",
         ]
     head = f"def run({''.join(f'x{k}, ' for k in range(len(inputs)))}checked=False):"
     checks = ["if not checked:", *(f"    {line}" for line in checks)] if checks else []
-    source = "\n    ".join([head, *checks, *laid_out, *body]) + "\n"
+    source = "\n    ".join([head, *checks, *laid_out, *lines]) + "\n"
     exec(compile(source, "<eqsynth program>", "exec"), scope)
     run: Callable[..., list[torch.Tensor]] = scope["run"]
     return run, source
@@ -260,24 +272,71 @@ def _origins(steps: Sequence[Step]) -> dict[str, str]:
     return found
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A call of a kernel on constants and values of the workspace: as a line, and as data.
+
+    Attributes:
+        args: constants, and numbers of values in the workspace.
+    """
+
+    line: str
+    function: Any
+    args: tuple[Any, ...]
+
+
 def _writing(
-    position: int, how: Writing, given: Sequence[str], placed: set[str], scope: dict[str, Any]
-) -> list[str]:
+    position: int,
+    how: Writing,
+    given: Sequence[str],
+    placed: Mapping[str, int],
+    scope: dict[str, Any],
+) -> str | _Call:
     """The line that calls a kernel which writes its result into a given tensor: ``f3(t1_0, t3_0)``.
 
     A value in the workspace is passed as TVM's own tensor object (``dt1_0``): TVM takes one of
     these in half the time that it takes for a tensor of torch.
     """
     scope[f"f{position}"] = how.function
-    args = []
-    for n, arg in enumerate(how.args):
-        name = given[arg] if isinstance(arg, int) else f"f{position}_{n}"
-        if not isinstance(arg, int):
+    written, data = [], list[Any]()
+    for n, arg in enumerate((*how.args, None)):
+        name = f"f{position}_{n}"
+        if arg is None or isinstance(arg, int):
+            name = f"t{position}_0" if arg is None else given[arg]
+            data.append(placed.get(name))
+        else:
             scope[name] = arg
-        args.append(f"d{name}" if name in placed else name)
-    result = f"t{position}_0"
-    args.append(f"d{result}" if result in placed else result)
-    return [f"f{position}({', '.join(args)})"]
+            data.append(arg)
+        written.append(f"d{name}" if name in placed else name)
+    line = f"f{position}({', '.join(written)})"
+    if None in data or not launches.is_callable(how.function, data):
+        return line
+    return _Call(line, how.function, tuple(data))
+
+
+def _together(
+    body: Sequence[str | _Call], scope: dict[str, Any] | None
+) -> tuple[list[str], list[list[tuple[Any, tuple[Any, ...]]]]]:
+    """The lines of a program, in which calls that follow one another are made together, and the
+    calls of each such line. Without a scope, each call is a line of its own."""
+    lines: list[str] = []
+    found: list[list[tuple[Any, tuple[Any, ...]]]] = []
+    run = launches.run() if scope is not None and any(map(_is_call, body)) else None
+    for calls, group in itertools.groupby(body, _is_call):
+        own = list(group)
+        if not calls or run is None or len(own) < 2:
+            lines += [part.line if isinstance(part, _Call) else part for part in own]
+            continue
+        name = f"g{len(found)}"
+        lines.append(f"if launch({name}.address, {len(own)}) < {len(own)}: {name}.again()")
+        found.append([(c.function, c.args) for c in own if isinstance(c, _Call)])
+    if scope is not None and run is not None:
+        scope["launch"] = run
+    return lines, found
+
+
+def _is_call(part: str | _Call) -> bool:
+    return isinstance(part, _Call)
 
 
 def _fresh(position: int, how: Writing, scope: dict[str, Any]) -> str:
@@ -286,25 +345,15 @@ def _fresh(position: int, how: Writing, scope: dict[str, Any]) -> str:
     return f"t{position}_0 = fresh{position}()"
 
 
-@dataclass(frozen=True)
-class _View:
-    """A view of a dense value: its sizes, its strides, and its offset into the value in
-    elements."""
-
-    source: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-    def code(self, source: str) -> str:
-        """The expression that makes the view in one call. The value's own storage offset is added,
-        since an input of the user's or an engine's result may begin anywhere in its storage."""
-        begin = f"{source}.storage_offset()"
-        begin = f"{self.offset} + {begin}" if self.offset else begin
-        return f"as_strided({source}, {self.shape}, {self.strides}, {begin})"
+def _view_code(view: View, source: str) -> str:
+    """The expression that makes a view in one call. The value's own storage offset is added, since
+    an input of the user's or an engine's result may begin anywhere in its storage."""
+    begin = f"{source}.storage_offset()"
+    begin = f"{view.offset} + {begin}" if view.offset else begin
+    return f"as_strided({source}, {view.shape}, {view.strides}, {begin})"
 
 
-def _views(steps: Sequence[Step]) -> dict[str, _View]:
+def _views(steps: Sequence[Step]) -> dict[str, View]:
     """The steps that only view a value, by name, each as one view of a value that a kernel
     computed.
 
@@ -312,12 +361,12 @@ def _views(steps: Sequence[Step]) -> dict[str, _View]:
     one ``as_strided`` of the kernel's result they take 1 us. A scope that is a view would be read
     by Python in each call, which takes 50 us and more.
     """
-    found: dict[str, _View] = {}
+    found: dict[str, View] = {}
     for step in steps:
         kernel, term = step.kernel, step.kernel.term
         if kernel.implementation != VIEW or any(kernel.constants):
             continue
-        before = found.get(step.args[0], _View(step.args[0], (), (), 0))
+        before = found.get(step.args[0], View(step.args[0], (), (), 0))
         if isinstance(term, Op):
             (arg,), (layout,) = args_of(term), kernel.inputs
             dense = torch.empty_strided(
@@ -327,7 +376,7 @@ def _views(steps: Sequence[Step]) -> dict[str, _View]:
             steps_of, offset = tuple(view.stride()), int(view.storage_offset())
         else:  # all elements where they are, under other indices (``extract/layout.py``)
             steps_of, offset = strides(term.shape, kernel.output), 0
-        found[step.name] = _View(before.source, term.shape, steps_of, before.offset + offset)
+        found[step.name] = View(before.source, term.shape, steps_of, before.offset + offset)
     return found
 
 

@@ -20,7 +20,27 @@ typedef struct {
 
 typedef int (*Task)(int task_id, ParallelGroup *group, void *closure);
 
+/* The beginning of every object of tvm_ffi, and a value that refers to an object (tvm/ffi/c_api.h). */
+typedef struct {
+  uint64_t references;
+  int32_t type_index;
+} Object;
+
+typedef struct {
+  int32_t type_index;
+  uint32_t zero;
+  const void *object;
+} Any;
+
+/* A kernel's function, and the tensors that it is called with. */
+typedef struct {
+  void *function;
+  const Object *const *tensors;
+  int32_t count;
+} Call;
+
 /* From libtvm_ffi, which is loaded before this library. */
+extern int TVMFFIFunctionCall(void *function, Any *args, int32_t count, Any *result);
 extern int TVMFFIEnvModRegisterContextSymbol(const char *name, void *symbol);
 extern void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
 
@@ -70,6 +90,20 @@ EXPORT int eqsynth_free_workspace(int device_type, int device_id, void *memory) 
   (void)device_type, (void)device_id;
   free(memory);
   return 0;
+}
+
+/* Calls kernels one after the other, which saves the time in which Python would call each: 0.4 us.
+ * Returns the number of calls that succeeded; the first that fails is the last. */
+EXPORT int64_t eqsynth_run(const Call *calls, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) {
+    Any args[calls[k].count], result = {0, 0, NULL};
+    for (int32_t n = 0; n < calls[k].count; ++n) {
+      const Object *tensor = calls[k].tensors[n];
+      args[n] = (Any){tensor->type_index, 0, tensor};
+    }
+    if (TVMFFIFunctionCall(calls[k].function, args, calls[k].count, &result) != 0) return k;
+  }
+  return count;
 }
 
 /* Registers the above for every library loaded from now on; 0 on success. */

@@ -55,6 +55,11 @@ def ensure_runtime() -> Threads:
         return _registered("tvm" in sys.modules)
 
 
+def library() -> Any:
+    """The library compiled from ``threads.c``; None if TVM's own threads run the kernels."""
+    return _torch_threads()[0] if ensure_runtime() == "torch" else None
+
+
 @lru_cache(maxsize=2)
 def _registered(_tvm_is_imported: bool) -> Threads:
     library, reason = _torch_threads()

@@ -3,23 +3,30 @@ who keeps what he was given."""
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
+import pytest
 import torch
+import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
 from lower_cases import op
 from programs import program_of, step
 
+from eqsynth.extract.kernel import writing, written
 from eqsynth.extract.layout import view_kernel
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Input, Scope
 from eqsynth.ir.types import TensorType
+from eqsynth.lower import launches
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.step_times import step_times
 from eqsynth.lower.steps import Step
 from eqsynth.lower.torch_backend import VIEW
 from eqsynth.lower.tvm_backend import TvmBackend
@@ -190,3 +197,70 @@ def test_memory_is_not_bound_to_the_mode_of_the_call_that_made_it() -> None:
     with torch.inference_mode():
         value, _ = memory.take()
     assert not value.is_inference() and not value.requires_grad
+
+
+def _steps_of_a_loop() -> list[Step]:
+    """Two rows of one value, each read by kernels: ``y = 5 (2 (3 x)[:48] + (3 x)[48:])``."""
+    half = [op("Slice", (2 * N,), attrs=(0, at, at + N, 1)) for at in (0, N)]
+    return [
+        _sum("all", "x", times=3.0, size=2 * N),
+        step("first", half[0], "all"),
+        step("second", half[1], "all"),
+        _sum("a", "first", times=2.0),
+        _sum("b", "a", "second"),
+        _sum("y", "b", times=5.0),
+    ]
+
+
+def test_views_of_what_lies_in_the_workspace_are_made_once() -> None:
+    program = program_of({"x": (2 * N,)}, _steps_of_a_loop(), ["y"])
+    assert "as_strided(" not in program.source
+    for _ in range(2):
+        x = torch.randn(2 * N)
+        torch.testing.assert_close(program(x), 5 * (6 * x[:N] + 3 * x[N:]))
+
+
+def test_kernels_on_the_workspace_are_called_together() -> None:
+    """The first kernel reads the user's tensor, and the last one writes a new tensor."""
+    program = program_of({"x": (2 * N,)}, _steps_of_a_loop(), ["y"])
+    called = re.findall(r"^ *(?:if )?(f\d+|launch)\((.*?)[,)]", program.source, re.MULTILINE)
+    assert [name for name, _ in called] == ["f0", "launch", "f5"]
+    assert program.source.count("launch(g0.address, 2)") == 1
+
+
+def test_without_a_c_compiler_each_kernel_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "run", lambda: None)
+    program = program_of({"x": (2 * N,)}, _steps_of_a_loop(), ["y"])
+    assert "launch(" not in program.source
+    x = torch.randn(2 * N)
+    torch.testing.assert_close(program(x), 5 * (6 * x[:N] + 3 * x[N:]))
+
+
+def test_a_kernel_that_fails_among_others_raises_its_error() -> None:
+    """The kernel of ``b`` is given a tensor of another length, as by a fault of ours."""
+    steps = _steps_of_a_loop()
+    writes = written(steps[4].runner)
+    assert writes is not None
+    wrong = replace(writes, args=(tvm_ffi.from_dlpack(torch.zeros(N + 1)), *writes.args[1:]))
+    steps[4] = replace(steps[4], runner=writing(steps[4].runner, wrong))
+    program = program_of({"x": (2 * N,)}, steps, ["y"])
+    assert "launch(" in program.source
+    for _ in range(2):
+        with pytest.raises((ValueError, RuntimeError), match=r"shape"):
+            program(torch.randn(2 * N))
+
+
+def test_a_step_is_timed_as_it_runs_in_the_program() -> None:
+    """On the workspace's memory: the runner that allocates its result isn't called."""
+    steps = _steps_of_a_loop()
+
+    def allocating(*_: torch.Tensor) -> torch.Tensor:
+        raise AssertionError
+
+    for n in (0, 3, 4, 5):
+        how = written(steps[n].runner)
+        assert how is not None
+        steps[n] = replace(steps[n], runner=writing(lambda *a: allocating(*a), how))
+    program = program_of({"x": (2 * N,)}, steps, ["y"])
+    times = step_times(program, (torch.randn(2 * N),), {})
+    assert times[1:3] == (0.0, 0.0) and min(times[0], *times[3:]) > 0
