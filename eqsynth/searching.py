@@ -37,6 +37,7 @@ from eqsynth.lower.assemble import build_s
 from eqsynth.lower.backends import backends_of
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.measurer import Measurer
+from eqsynth.lower.same_code import code_of
 from eqsynth.lowered import small_constants
 from eqsynth.original import Original
 from eqsynth.progress import Progress
@@ -199,7 +200,7 @@ class Search:
         with closing(Profile(target.key())) as profile, collecting_seldom():
             if settings.objective == "time":
                 profile.retry_disturbed(partial(is_quiet, target.threads))
-            costs = CostModel(target, profile, settings.objective, measurer.far)
+            costs = CostModel(target, profile, settings.objective, measurer.far, code_of)
             backends = backends_of(target, self.captured.opaque)
             tried = self._engines()
             path = chosen.path_of(graph, costs, tried, settings.peak_memory)

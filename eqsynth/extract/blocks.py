@@ -81,93 +81,24 @@ def improved(
     """Return a cheaper choice than the hint, found block by block from the results on; None if none
     was found.
 
-    A class that several blocks may read, such as one product for all steps of a loop, isn't worth
-    its cost for one of them. So the blocks are improved twice: the first time the block that
-    computes such a class is told the class's cost divided by the number of the blocks that may read
-    it. What comes of this is kept if it costs less in the end.
-
     Args:
         hint: a way for each class of the plan to improve.
         until: the monotonic clock at which the search ends with what it has found.
         share: part of the solver's work that may be done.
     """
     ways = joint.reachable(problem.ways, problem.wanted, problem.class_of)
-    blocks = parted(ways, problem.wanted, problem.class_of, least_ways)
-    pass_ = _Pass(problem, ways, blocks, until, solved, share)
-    present = dict(hint)
-    readers = _reading_blocks(problem, ways, blocks)
-    if any(count > 1 and place not in present for place, count in readers.items()):
-        trial = pass_.over(present, readers)
-        if _cost_s(problem, trial, {}, problem.wanted) < _LESS * _cost_s(
-            problem, present, {}, problem.wanted
-        ):
-            present = trial
-    present = pass_.over(present, {})
-    same = {p: present[p] for p in present} == dict(hint)
-    return None if same else Joint(present, _copies(problem, present))
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One pass over the blocks of a problem; see :func:`improved`."""
-
-    problem: Problem
-    ways: Mapping[int, Sequence[Way]]
-    blocks: Sequence[Set[int]]
-    until: float
-    solved: Solved
-    share: float
-
-    def over(self, present: Mapping[int, Way], readers: Mapping[int, int]) -> dict[int, Way]:
-        """Return the ways of ``present`` with each block improved, from the results on.
-
-        Args:
-            readers: classes whose cost is divided among so many blocks.
-        """
-        found = dict(present)
-        whole = sum(map(len, self.ways.values()))
-        for block in self.blocks:
-            if time.monotonic() >= self.until:
-                break
-            own = {place: self.ways[place] for place in block}
-            part = self.share * sum(map(len, own.values())) / whole
-            told = {place: _divided(ways, readers.get(place, 1)) for place, ways in own.items()}
-            hint = {
-                p: told[p][own[p].index(way)] if p in own and way in own[p] else way
-                for p, way in found.items()
-            }
-            better = _improved(self.problem, told, hint, self.until, self.solved, part)
-            if better is not None:
-                rest = {place: way for place, way in found.items() if place not in block}
-                full = {p: own[p][told[p].index(way)] for p, way in better.items()}
-                found = _needed(self.problem, {**rest, **full})
-        return found
-
-
-def _divided(ways: Sequence[Way], readers: int) -> Sequence[Way]:
-    """The ways with their costs divided among the readers."""
-    return ways if readers < 2 else [way._replace(cost_s=way.cost_s / readers) for way in ways]
-
-
-def _reading_blocks(
-    problem: Problem, ways: Mapping[int, Sequence[Way]], blocks: Sequence[Set[int]]
-) -> dict[int, int]:
-    """Return for each class the number of blocks that may read it, directly or through classes that
-    not every plan computes. The class's own block is one of them.
-
-    A class that every plan computes isn't divided: whatever it costs, each block pays for it."""
-    always = _always_needed(ways, problem.wanted, problem.class_of)
-    block_of = {place: n for n, block in enumerate(blocks) for place in block}
-    reading = {place: {n} for place, n in block_of.items()}
-    work = list(ways)
-    while work:
-        user = work.pop()
-        told = {block_of[user]} if user in always else reading[user]
-        for place in {problem.class_of(need) for way in ways[user] for need in way.needs}:
-            if not told <= reading[place]:
-                reading[place] |= told
-                work.append(place)
-    return {place: len(found) for place, found in reading.items() if place not in always}
+    whole = sum(map(len, ways.values()))
+    present, better = dict(hint), False
+    for block in parted(ways, problem.wanted, problem.class_of, least_ways):
+        if time.monotonic() >= until:
+            break
+        part = share * sum(len(ways[place]) for place in block) / whole
+        found = _improved(problem, {p: ways[p] for p in block}, present, until, solved, part)
+        if found is not None:
+            better = True
+            rest = {place: way for place, way in present.items() if place not in block}
+            present = _needed(problem, {**rest, **found})
+    return Joint(present, _copies(problem, present)) if better else None
 
 
 def least_s(

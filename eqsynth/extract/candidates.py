@@ -32,9 +32,10 @@ from eqsynth.ir.tensor import (
 from eqsynth.ir.types import TensorType
 from eqsynth.ir.work import operations
 
-VIEW_S = 4e-7
-"""Seconds that a view costs at run time: a call of torch, and no data is moved. This is about half
-of one such call (0.9 us), since a chain of views is made by a single call (``lower/steps.py``)."""
+VIEW_S = 1e-7
+"""Seconds that a view costs at run time. No data is moved, and most views are of values in the
+program's workspace, where they are made once. A view of an input or of what a library has allocated
+is a call of torch (1.2 us), and a chain of such views is one call (``lower/steps.py``)."""
 
 
 @dataclass(frozen=True)

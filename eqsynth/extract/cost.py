@@ -10,7 +10,7 @@ kernels are measured when (``search.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eqsynth.extract.candidates import VIEW_S
@@ -142,12 +142,17 @@ def _siblings(kernel: Kernel) -> _Siblings:
 
 @dataclass(frozen=True)
 class _Facts:
-    """The parts of an estimate that don't depend on measured times."""
+    """The parts of an estimate that don't depend on measured times.
+
+    Attributes:
+        outline: kernels with different outlines have different code.
+    """
 
     roofline_s: float
     family: str
     elements: int
     siblings: _Siblings
+    outline: Hashable
 
 
 class CostModel:
@@ -160,10 +165,26 @@ class CostModel:
     """
 
     def __init__(
-        self, target: Target, profile: Profile, objective: str = "time", far: int = 0
+        self,
+        target: Target,
+        profile: Profile,
+        objective: str = "time",
+        far: int = 0,
+        code_of: Callable[[Kernel], Hashable] = lambda _: None,
     ) -> None:
+        """
+        Args:
+            code_of: a key that is equal for kernels with the same code, one of which is timed for
+                all; None if nothing is known of a kernel's code.
+        """
         self.target, self.profile, self.objective, self.far = target, profile, objective, far
         self._measured: dict[Kernel, float | None] = {}
+        self._code_of = code_of
+        # The keys of kernels that were asked for, the time of a kernel of each, and the outlines of
+        # those that were measured.
+        self._codes: dict[Kernel, Hashable] = {}
+        self._same: dict[Hashable, float] = {}
+        self._outlines: set[Hashable] = set()
         self.overdue: set[Kernel] = set()
         self._facts: dict[Kernel, _Facts] = {}
         # Estimates and ratios by family, so that those of a family can be dropped when one of its
@@ -185,8 +206,30 @@ class CostModel:
                 self._learn(kernel, None)
 
     def measured(self, kernel: Kernel) -> bool:
-        """Whether a kernel has a measured time, has failed, or needn't be timed."""
-        return kernel in self._measured or not _timeable(kernel)
+        """Whether a kernel has a measured time, also by another kernel of the same code, has
+        failed, or needn't be timed."""
+        if kernel in self._measured or not _timeable(kernel):
+            return True
+        return self._of_same_code(kernel) is not None
+
+    def distinct(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """The kernels without those that have the code of an earlier one."""
+        found: dict[Hashable, Kernel] = {}
+        for kernel in kernels:
+            found.setdefault(self._code(kernel) or kernel, kernel)
+        return list(found.values())
+
+    def _code(self, kernel: Kernel) -> Hashable:
+        if kernel not in self._codes:
+            self._codes[kernel] = self._code_of(kernel)
+        return self._codes[kernel]
+
+    def _of_same_code(self, kernel: Kernel) -> float | None:
+        """The time of a measured kernel with the same code; None if there is none."""
+        if not kernel.generated or self._facts_of(kernel).outline not in self._outlines:
+            return None
+        code = self._code(kernel)
+        return None if code is None else self._same.get(code)
 
     def record(self, times: Mapping[Kernel, Timing | None]) -> None:
         """Store measured times. A kernel that failed (None) isn't chosen, and isn't tried again by
@@ -208,6 +251,9 @@ class CostModel:
     def _learn(self, kernel: Kernel, cost_s: float | None) -> None:
         self._measured[kernel] = cost_s
         if cost_s is not None:
+            if kernel.generated and (code := self._code(kernel)) is not None:
+                self._same.setdefault(code, cost_s)
+                self._outlines.add(self._facts_of(kernel).outline)
             siblings = _siblings(kernel)
             self._siblings[siblings] = min(cost_s, self._siblings.get(siblings, cost_s))
 
@@ -235,7 +281,8 @@ class CostModel:
         if facts is None:
             family = family_of(kernel.implementation, _kind(kernel))
             elements = max(_elements(kernel.term), 1)
-            facts = _Facts(self._roofline_s(kernel), family, elements, _siblings(kernel))
+            outline = kernel.implementation, kernel.schedule, kernel.term.type.size
+            facts = _Facts(self._roofline_s(kernel), family, elements, _siblings(kernel), outline)
             self._facts[kernel] = facts
         return facts
 
@@ -256,6 +303,9 @@ class CostModel:
         if kernel in self._measured:
             seconds = self._measured[kernel]
             return float("inf") if seconds is None else seconds
+        known_s = self._of_same_code(kernel)
+        if known_s is not None:
+            return known_s
         facts = self._facts_of(kernel)
         estimates = self._estimates.setdefault(facts.family, {})
         estimate_s = estimates.get(kernel)

@@ -29,6 +29,8 @@ from eqsynth.ir.printing import render_alone
 
 # After this many visits of classes in one or more parts, the clock is read before the next part.
 _TURNS = 256
+# Of so many selections with different readers the runs are kept.
+_KEPT = 3
 
 
 class Greedy:
@@ -44,26 +46,31 @@ class Greedy:
         self.table, self.ways, self.views = table, ways, table.viewed(members)
         self.parts = parts_of(table, ways, self.views)
         self.part_of = {place: n for n, part in enumerate(self.parts) for place in part.places}
-        # The runs that the last plan was made of, for each value of ``shared``.
-        self._known: dict[bool, dict[Hashable, OnePart]] = {False: {}, True: {}}
+        # The runs that the last plans were made of, by the readers, the oldest first.
+        self._known: dict[tuple[int, ...], dict[Hashable, OnePart]] = {}
 
-    def plan(self, prices: Prices, until: float = math.inf, shared: bool = False) -> Plan:
+    def plan(
+        self, prices: Prices, until: float = math.inf, readers: Sequence[int] | None = None
+    ) -> Plan:
         """Return the plan of the choices that each cost least.
 
         Args:
             prices: the prices of the table's kernels.
-            shared: choose as if the cost of a class were divided among all classes that may read
-                it. Then one product for all steps of a loop is chosen, of which each step takes a
-                slice. The steps of the returned plan have their full costs.
+            readers: for each class, by its place, the number of classes among which its cost is
+                divided. Then one product for all steps of a loop is chosen, of which each step
+                takes a slice. The steps of the returned plan have their full costs.
             until: the time of the monotonic clock at which :class:`OutOfTime` is raised.
 
         Raises:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        chain = _Chain(self, prices, shared, self._known[shared])
+        name = () if readers is None else tuple(readers)
+        chain = _Chain(self, prices, readers, self._known.pop(name, {}))
         chain.run(until)
-        self._known[shared] = chain.runs
+        self._known[name] = chain.runs
+        while len(self._known) > _KEPT:
+            del self._known[next(iter(self._known))]
         return chain.plan()
 
 
@@ -98,6 +105,13 @@ class _Border:
         )
 
 
+def _divided(ways: list[tuple[int, Choice]], among: int) -> list[tuple[int, Choice]]:
+    """The ways with their costs divided among so many classes."""
+    if among < 2:
+        return ways
+    return [(state, choice._replace(cost_s=choice.cost_s / among)) for state, choice in ways]
+
+
 def _is_mark(choice: Choice) -> bool:
     return choice.candidate is None and bool(choice.needs)
 
@@ -129,10 +143,14 @@ class _Chain:
     """
 
     def __init__(
-        self, greedy: Greedy, prices: Prices, shared: bool, known: Mapping[Hashable, OnePart]
+        self,
+        greedy: Greedy,
+        prices: Prices,
+        readers: Sequence[int] | None,
+        known: Mapping[Hashable, OnePart],
     ) -> None:
         self._greedy, self._table, self._prices = greedy, greedy.table, prices
-        self._shared, self._known = shared, known
+        self._readers, self._known = readers, known
         self._priced: dict[int, tuple[_Priced, Hashable]] = {}
         self._links: list[_Link] = []
         self.runs: dict[Hashable, OnePart] = {}
@@ -142,7 +160,7 @@ class _Chain:
         for n, part in enumerate(self._greedy.parts):
             like = self._greedy.parts[part.like]
             border = self._border(self._links[-1], part, like) if n else _NOTHING
-            ways, price = self._ways_of(part.like)
+            ways, price = self._ways_of(n)
             key = (part.like, price, border.key())
             run = self.runs.get(key) or self._as_before(key)
             if run is None:
@@ -159,25 +177,20 @@ class _Chain:
             self._links.append(_Link(part, run, border))
 
     def _ways_of(self, number: int) -> tuple[_Priced, Hashable]:
-        """Return the cheapest choice of each way of a part, and a key that is equal as long as
-        these choices and their costs are the same."""
-        if number not in self._priced:
-            table, every = self._table, self._greedy.ways
-            part = self._greedy.parts[number]
-            ways = {p: self._prices.priced(every[table.order[p]]) for p in part.places}
-            price = tuple((c.cost_s, id(c.candidate)) for own in ways.values() for _, c in own)
-            if self._shared:
-                ways = {p: list(map(self._per_reader, own)) for p, own in ways.items()}
-            self._priced[number] = ways, price
-        return self._priced[number]
-
-    def _per_reader(self, way: tuple[int, Choice]) -> tuple[int, Choice]:
-        """Return a way with its cost divided by the number of classes that may read its state."""
-        state, choice = way
-        readers = self._table.readers[self._table.places[state]]
-        if readers < 2:
-            return way
-        return state, choice._replace(cost_s=choice.cost_s / readers)
+        """Return the cheapest choice of each way of the part that is solved in a part's place, and
+        a key that is equal as long as these choices and their costs are the same."""
+        part = self._greedy.parts[number]
+        if part.like not in self._priced:
+            table, every, like = self._table, self._greedy.ways, self._greedy.parts[part.like]
+            full = {p: self._prices.priced(every[table.order[p]]) for p in like.places}
+            costs = ((c.cost_s, id(c.candidate)) for own in full.values() for _, c in own)
+            self._priced[part.like] = full, tuple(costs)
+        ways, price = self._priced[part.like]
+        if self._readers is None:
+            return ways, price
+        readers = [self._readers[place] for place in part.places]
+        divided = zip(ways.items(), readers, strict=True)
+        return {p: _divided(own, among) for (p, own), among in divided}, (price, tuple(readers))
 
     def _as_before(self, key: Hashable) -> OnePart | None:
         """Return the run of the previous selection with this key; None if there is none, or if one
@@ -268,7 +281,7 @@ class _Chain:
         if steps is None:
             steps = table.steps(wanted, self._last)
         assert steps is not None
-        if self._shared:
+        if self._readers is not None:
             steps = tuple(replace(step, cost_s=self._prices.costs(step.kernel)) for step in steps)
         return Plan(steps, table.inputs(), tuple(outputs), sum(s.cost_s for s in steps))
 

@@ -422,7 +422,7 @@ class _Search:
 
     def measure(self, measure: Measure, until: float) -> bool:
         """Time the unmeasured kernels of the last plan; return False if none was reached."""
-        times = measure(self.unknown, until)
+        times = measure(self.costs.distinct(self.unknown), until)
         self.costs.record(times)
         self.timed += len(times)
         if all(math.isfinite(self.costs.timed_only(kernel)) for kernel in self.unknown):

@@ -136,48 +136,6 @@ def test_equal_layers_are_solved_once() -> None:
     assert asked[0] == asked[1]
 
 
-def recurrent(count: int, whole_s: float) -> tuple[Problem, dict[int, Way]]:
-    """A problem of a loop, and its greedy choice. Each step reads the one before, and a slice of
-    one product of all steps, or a product of its own (5)."""
-    ways: dict[int, list[Way]] = {0: [Way(0, (), 0.0)], 1: [Way(2, (0,), whole_s)]}
-    h = 0
-    for n in range(count):
-        own, between, out = range(3 * n + 2, 3 * n + 5)
-        ways[own] = [Way(2 * own, (0,), 5.0), Way(2 * own, (2,), 0.5)]
-        ways[between] = [Way(2 * between, (2 * h,), 2.0)]
-        ways[out] = [Way(2 * out, (2 * own, 2 * between), 1.0)]
-        h = out
-    return problem(ways, 2 * h), {n: own[0] for n, own in ways.items() if n != 1}
-
-
-@pytest.mark.parametrize(("whole_s", "takes"), [(12.0, True), (44.0, True), (46.0, False)])
-def test_what_all_steps_of_a_loop_may_read_is_computed_once(whole_s: float, takes: bool) -> None:
-    """No step would pay 12 for what it has for 5, but ten do, and each step is a block of its own.
-    (NasRNN: 80 products of a step's input took half of the time.)"""
-    question, greedy = recurrent(10, whole_s)
-    blocks = parted(question.ways, question.wanted, question.class_of, 4)
-    assert len(blocks) >= 10
-    found = improved(question, greedy, math.inf, Solved(), least_ways=4)
-    if not takes:
-        assert found is None
-        return
-    assert found is not None
-    assert cost(question, found) == 10 * 3.5 + whole_s
-    assert improved(question, found.ways, math.inf, Solved(), least_ways=4) is None
-
-
-def test_what_pays_for_some_steps_only_is_left_alone() -> None:
-    """Divided among ten steps the product costs the last ones less than their own. But the first
-    six have their own for less than a slice, and four don't pay for it."""
-    question, greedy = recurrent(10, 44.0)
-    for n in range(6):
-        own = 3 * n + 2
-        cheap = greedy[own]._replace(cost_s=0.4)
-        question = replace(question, ways={**question.ways, own: [cheap, question.ways[own][1]]})
-        greedy[own] = cheap
-    assert improved(question, greedy, math.inf, Solved(), least_ways=4) is None
-
-
 @pytest.mark.parametrize(("count", "proves"), [(60, True), (80, False)])
 def test_only_a_small_problem_is_tried_to_be_solved_to_its_optimum(
     count: int, proves: bool, monkeypatch: pytest.MonkeyPatch

@@ -538,3 +538,33 @@ def test_what_was_considered_is_told(profile: Profile) -> None:
     assert found.considered == len(every)
     assert 0 < found.timed <= len(every) + 2 * len(graph.classes)
     assert copy_kernel(ref(0).type, (0, 1), (1, 0)) == copy_kernel(ref(9).type, (0, 1), (1, 0))
+
+
+def test_one_of_several_kernels_with_the_same_code_is_timed(profile: Profile) -> None:
+    """Here the code depends on the extent's last digit."""
+
+    def code_of(kernel: Kernel) -> int | None:
+        return kernel.term.shape[0] % 10 or None
+
+    costs = CostModel(TARGET, profile, code_of=code_of)
+    one, same, other, unknown, unlike = (
+        kernel_of(relu(n), "tvm") for n in (1001, 1011, 1002, 1000, 1010)
+    )
+    every = [one, same, other, unknown, unlike]
+    assert costs.distinct(every) == [one, other, unknown, unlike]
+    costs.record({one: timing(5e-5)})
+    assert costs.measured(one) and not costs.measured(other) and not costs.measured(unknown)
+    # Results of another size: they can't have the same code, whatever the key says.
+    assert not costs.measured(same)
+    wide = replace(same, term=one.term, inputs=one.inputs, constants=(True,))
+    assert costs.measured(wide) and costs(wide) == costs.timed_only(wide) == 5e-5
+    costs.record({wide: timing(7e-5)})
+    assert costs(wide) == 7e-5 and costs(one) == 5e-5
+    # A kernel that fails says nothing about the others.
+    costs.record({other: None})
+    again = replace(other, constants=(True,))
+    assert costs(other) == float("inf") and not costs.measured(again)
+    # Another search knows it from the profile.
+    later = CostModel(TARGET, profile, code_of=code_of)
+    later.load([one])
+    assert later.measured(replace(one, constants=(True,)))

@@ -284,6 +284,34 @@ def test_greedy_choices_share_what_many_may_read() -> None:
     assert dear.cost_s == 10 * 8.0
 
 
+def test_costs_are_divided_among_those_that_read_and_not_that_may_read() -> None:
+    """Ten slices of one product (30), or pieces by themselves (8). Four classes may read a piece,
+    so divided among all of them it costs 2, less than a tenth of the product. But one reads it."""
+    inputs = [ref(n, (1, 3)) for n in range(10)]
+    whole, pieces = ref(10, (10, 3)), [ref(11 + n, (1, 3)) for n in range(10)]
+    outs = [ref(21 + n, (1, 3)) for n in range(10)]
+    others = [[ref(31 + 3 * n + k, (1, 3)) for k in range(3)] for n in range(10)]
+    alone, product = [unary("Exp", x) for x in inputs], Op("Concat", tuple(inputs), (0,))
+    slices = [Op("Slice", (whole,), (0, n, n + 1, 1)) for n in range(10)]
+    classes: dict[ClassRef, list[Tensor]] = {
+        **{x: [leaf(Input, n, (1, 3))] for n, x in enumerate(inputs)},
+        whole: [product],
+    }
+    found = [kernel(product, 30.0)]
+    for piece, a, s, out, own in zip(pieces, alone, slices, outs, others, strict=True):
+        classes[piece], classes[out] = [a, s], [unary("Neg", piece)]
+        found += [kernel(a, 8.0), kernel(s, 1.0), kernel(unary("Neg", piece), 1.0)]
+        for name, other in zip(("Relu", "Tanh", "Abs"), own, strict=True):
+            classes[other] = [unary(name, piece)]
+            classes[out].append(unary("Neg", other))
+            found += [kernel(unary(name, piece), 50.0), kernel(unary("Neg", other), 50.0)]
+    chosen = selection(egraph(classes, *outs), *found)
+    plan = chosen.one_by_one(Given())
+    check_plan(plan)
+    assert plan.cost_s == 30.0 + 10 * 2.0
+    assert chosen.one_by_one(Given()).cost_s == plan.cost_s, "what was found isn't forgotten"
+
+
 def test_a_selection_asks_for_each_price_once() -> None:
     """A selection compares several plans but asks once for the cost of a kernel that no plan takes.
     (The costs of a plan's own kernels are asked for again when its steps are made.)"""
