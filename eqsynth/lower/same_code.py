@@ -51,8 +51,6 @@ def code_of(kernel: Kernel) -> Hashable:
         tuple(loop.extent for loop in nest.traversal),
         tuple(loop.extent for loop in nest.reduction),
         nest.scope.reducer,
-        nest.scope.dtype,
-        None if nest.after is None else nest.after.dtype,
         _index(nest.output, names, 1),
         parts,
         tuple(sorted(reads.values())),

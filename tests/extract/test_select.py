@@ -21,7 +21,7 @@ from eqsynth.extract.candidates import (
 )
 from eqsynth.extract.constants import constant_terms
 from eqsynth.extract.kernel import Kernel, Layout, copied
-from eqsynth.extract.select import Selection
+from eqsynth.extract.select import Selection, _readers
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.backends import cpu_backends
@@ -310,6 +310,30 @@ def test_costs_are_divided_among_those_that_read_and_not_that_may_read() -> None
     check_plan(plan)
     assert plan.cost_s == 30.0 + 10 * 2.0
     assert chosen.one_by_one(Given()).cost_s == plan.cost_s, "what was found isn't forgotten"
+
+
+def test_who_reads_a_view_reads_what_it_is_a_view_of() -> None:
+    x, whole, rows = ref(0), ref(1), ref(2, (3, 2))
+    outs = [ref(3 + n, (3, 2)) for n in range(3)]
+    view = Op("Reshape", (whole,), ((3, 2),))
+    members = [unary(name, rows) for name in ("Neg", "Relu", "Tanh")]
+    graph = egraph(
+        {
+            x: [leaf(Input, 0)],
+            whole: [unary("Exp", x)],
+            rows: [view],
+            **{out: [member] for out, member in zip(outs, members, strict=True)},
+        },
+        *outs,
+    )
+    chosen = selection(graph, *(kernel(m, 1.0) for m in (unary("Exp", x), *members)))
+    plan = chosen.one_by_one(Given())
+    assert "torch.view" in {step.kernel.implementation for step in plan.steps}
+    table = chosen._states
+    counted = _readers(table, plan)
+    assert {r: counted[table.rank[r]] for r in (whole, rows, *outs)} == {
+        whole: 3, rows: 3, **dict.fromkeys(outs, 1)
+    }  # fmt: skip
 
 
 def test_a_selection_asks_for_each_price_once() -> None:

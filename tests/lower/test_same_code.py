@@ -88,6 +88,12 @@ def square(*, twice: bool) -> Scope:
     return Scope((J,), (K,), Prod((read("0", (K,), k), read("0" if twice else "1", (K,), k))))
 
 
+def part(extent: int) -> Scope:
+    """``L_j sum_k w[j, k]`` over the first columns only."""
+    j, k = Index.iterator(0, J), Index.iterator(1, extent)
+    return Scope((J,), (extent,), read("0", (J, K), j, k))
+
+
 def shifted(by: int, extent: int = K) -> Scope:
     """``L_i x[i - by]``, 0 outside of x."""
     return Scope((extent,), (), read("0", (K,), Index.iterator(0, extent) - by))
@@ -114,9 +120,10 @@ DIFFERENT: list[tuple[Kernel, Kernel]] = [
     (kernel(mapped()), kernel(mapped(along=False))),
     (kernel(mapped()), kernel(row())),
     (kernel(square(twice=True)), kernel(square(twice=False))),
-    (kernel(shifted(1), Rows()), kernel(shifted(2), Rows())),
+    (kernel(part(16)), kernel(part(32))),
+    (kernel(shifted(16), Rows()), kernel(shifted(-16), Rows())),  # addresses are aligned alike
     (kernel(shifted(0), Rows()), kernel(shifted(0, K + 1), Rows())),
-    (kernel(counted(0), Rows()), kernel(counted(16), Rows())),
+    (kernel(counted(0), Rows()), kernel(counted(64), Rows())),
     (kernel(product(), Block(8, 16, packed=0), (True, True)),
      kernel(product(), Block(8, 16, packed=1), (True, True))),
 ]  # fmt: skip
