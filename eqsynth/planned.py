@@ -34,6 +34,7 @@ from eqsynth.frontend.torch_export import capture
 from eqsynth.lower.backends import planning_backends
 from eqsynth.lower.places import HOST, Place, elsewhere, moved
 from eqsynth.lower.program import CompiledProgram
+from eqsynth.lower.same_code import code_of
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.numerics import Files, rule_files, rules_of
 from eqsynth.progress import Progress
@@ -98,7 +99,7 @@ def plan(
     report.rules_fired, report.certified = graph.matches, saturation.certified
     backends = planning_backends(target, captured.opaque, load)
     with closing(Profile(target.key())) as profile:
-        costs = CostModel(target, profile)
+        costs = CostModel(target, profile, code_of=code_of)
         found = candidates(graph, backends)
         chosen = Selection(graph, found).best(partial(_expected_s, costs))
         report.kernels_estimated = sum(not costs.measured(kernel) for kernel in chosen.kernels())

@@ -112,7 +112,9 @@ class Search:
         target = self.original.target
         backends = backends_of(target, self.captured.opaque)
         with closing(Profile(target.key())) as profile:
-            costs = CostModel(target, profile, self.settings.objective, self.measurer.far)
+            costs = CostModel(
+                target, profile, self.settings.objective, self.measurer.far, code_of
+            )
             engines = self._engines()
             limit_bytes = self.settings.value_bytes
             plans = follow(route, graph, backends, engines, costs, limit_bytes)

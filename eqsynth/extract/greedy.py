@@ -151,7 +151,7 @@ class _Chain:
     ) -> None:
         self._greedy, self._table, self._prices = greedy, greedy.table, prices
         self._readers, self._known = readers, known
-        self._priced: dict[int, tuple[_Priced, Hashable]] = {}
+        self._priced: dict[tuple[int, tuple[int, ...]], tuple[_Priced, Hashable]] = {}
         self._links: list[_Link] = []
         self.runs: dict[Hashable, OnePart] = {}
 
@@ -180,17 +180,17 @@ class _Chain:
         """Return the cheapest choice of each way of the part that is solved in a part's place, and
         a key that is equal as long as these choices and their costs are the same."""
         part = self._greedy.parts[number]
-        if part.like not in self._priced:
+        readers = tuple(map(self._readers.__getitem__, part.places)) if self._readers else ()
+        if (part.like, readers) not in self._priced:
             table, every, like = self._table, self._greedy.ways, self._greedy.parts[part.like]
             full = {p: self._prices.priced(every[table.order[p]]) for p in like.places}
             costs = ((c.cost_s, id(c.candidate)) for own in full.values() for _, c in own)
-            self._priced[part.like] = full, tuple(costs)
-        ways, price = self._priced[part.like]
-        if self._readers is None:
-            return ways, price
-        readers = [self._readers[place] for place in part.places]
-        divided = zip(ways.items(), readers, strict=True)
-        return {p: _divided(own, among) for (p, own), among in divided}, (price, tuple(readers))
+            price = tuple(costs), readers
+            if readers:
+                divided = zip(full.items(), readers, strict=True)
+                full = {p: _divided(own, among) for (p, own), among in divided}
+            self._priced[part.like, readers] = full, price
+        return self._priced[part.like, readers]
 
     def _as_before(self, key: Hashable) -> OnePart | None:
         """Return the run of the previous selection with this key; None if there is none, or if one

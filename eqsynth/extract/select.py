@@ -24,6 +24,7 @@ from eqsynth.extract.candidates import Candidate, Copies
 from eqsynth.extract.forms import Forms
 from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import contiguous
+from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.prices import Choice, Costs, Prices, Worth
 from eqsynth.extract.states import States
@@ -125,19 +126,29 @@ class Selection:
         return self._one_by_one(Prices(self._states.kernels, costs, worth))
 
     def _one_by_one(self, prices: Prices) -> Plan:
-        best = self._greedy.plan(prices, self.until)
-        least_s, readers, followed = math.inf, self._readers, self._followed
+        plan = self._greedy.plan(prices, self.until)
+        try:
+            return min(plan, self._with_shares(prices), key=lambda each: each.cost_s)
+        except OutOfTime:
+            return plan
+
+    def _with_shares(self, prices: Prices) -> Plan:
+        """The cheapest of the plans for which the costs of classes are divided among readers."""
+        best: Plan | None = None
+        readers, followed = self._readers, self._followed
         for _ in range(AGAIN if readers else AT_FIRST):
             among = readers or self._states.readers
             plan = self._greedy.plan(prices, self.until, among)
             counted = _readers(self._states, plan)
             now = [counted.get(place, others) for place, others in enumerate(among)]
-            if plan.cost_s < least_s:
-                least_s, self._readers, self._followed = plan.cost_s, among, now
-            best = plan if plan.cost_s < best.cost_s else best
+            if best is None or plan.cost_s < best.cost_s:
+                best = plan
+                if math.isfinite(plan.cost_s):
+                    self._readers, self._followed = among, now
             if now in (among, followed) or not math.isfinite(plan.cost_s):
                 break
             readers = now
+        assert best is not None
         return best
 
     def same_ways(self, plan: Plan, costs: Costs, worth: Worth | None = None) -> Plan:

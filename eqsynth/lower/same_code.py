@@ -44,7 +44,7 @@ def code_of(kernel: Kernel) -> Hashable:
     reads = {argument: tuple(sorted(keys)) for argument, keys in code.reads.items()}
     packed: tuple[str, ...] = ()
     if isinstance(schedule, Block) and schedule.packed != -1:
-        packed, schedule = reads[schedule.packed], replace(schedule, packed=0)
+        packed, schedule = reads.get(schedule.packed, ()), replace(schedule, packed=0)
     return (
         kernel.implementation,
         schedule,

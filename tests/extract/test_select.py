@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +20,11 @@ from eqsynth.extract.candidates import (
     placeholder,
 )
 from eqsynth.extract.constants import constant_terms
+from eqsynth.extract.greedy import Greedy
 from eqsynth.extract.kernel import Kernel, Layout, copied
+from eqsynth.extract.one_part import OutOfTime
+from eqsynth.extract.plan import Plan
+from eqsynth.extract.prices import Prices
 from eqsynth.extract.select import Selection, _readers
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, Weight, args_of
 from eqsynth.ir.types import TensorType
@@ -334,6 +338,24 @@ def test_who_reads_a_view_reads_what_it_is_a_view_of() -> None:
     assert {r: counted[table.rank[r]] for r in (whole, rows, *outs)} == {
         whole: 3, rows: 3, **dict.fromkeys(outs, 1)
     }  # fmt: skip
+
+
+def test_a_deadline_after_the_first_plan_leaves_that_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = ref(0), ref(1)
+    chosen = selection(
+        egraph({x: [leaf(Input, 0)], y: [unary("Exp", x)]}, y), kernel(unary("Exp", x), 2.0)
+    )
+    plan = Greedy.plan
+
+    def late(
+        self: Greedy, prices: Prices, until: float, readers: Sequence[int] | None = None
+    ) -> Plan:
+        if readers is not None:
+            raise OutOfTime
+        return plan(self, prices, until)
+
+    monkeypatch.setattr(Greedy, "plan", late)
+    assert chosen.one_by_one(Given()).cost_s == 2.0
 
 
 def test_a_selection_asks_for_each_price_once() -> None:
