@@ -47,6 +47,7 @@ from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.backends import is_here, place_of, target_here
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.holders import Opened, inside
+from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.places import host_by_default, users_default
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.numerics import Files, rule_files, rules_of
@@ -55,6 +56,7 @@ from eqsynth.planned import plan
 from eqsynth.progress import Progress
 from eqsynth.report import Report
 from eqsynth.running import Run
+from eqsynth.searching import LOADING_S
 from eqsynth.settings import Settings, aimed_at, flags
 
 if TYPE_CHECKING:
@@ -208,76 +210,84 @@ def optimize(
             cast("torch.nn.Module | Expr", program), args, kwargs, target=away, rules=rules,
             time_limit_s=time_limit_s, numerics=numerics, certify=certify,
         )  # fmt: skip
-    own = module, args, kwargs
-    try:
-        if module is not None:
-            limits = settings.memory_limit, settings.time_limit_s
-            if kind != CPU:
-                # A copy of the module on the host is captured; the compiled program is checked
-                # against the module on its device.
-                module, args, kwargs = on_host(module, args, kwargs)
-            with kept_generators(), users_default() if kind == CPU else nullcontext():
-                module, args, kwargs = opened(module, args, kwargs, *limits)
-            if kind != CPU and isinstance(module, Opened):
-                raise CaptureError(
-                    "objects that hold tensors are captured on the CPU only",
-                    got=f"such an argument or result on {kind}",
-                    expected="tensors, in lists, tuples and dicts",
-                    hint="the original runs as it is",
-                )
-            check_steady(module, args, kwargs)
-            with kept_generators(), collecting_seldom():
-                captured = _captured(module, args, kwargs, strict)
-        else:
-            captured = capture_expression(expressions_of(program, kwargs))
-    except CaptureError as error:
-        assert module is not None and own[0] is not None
-        if kind != CPU:
-            module, args, kwargs = own[0], *own[1:]
-        telling.refused("the module", error)
-        report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
-        report.several_graphs = kind == CPU and isinstance(error, SeveralGraphsError)
-        report.reason = str(error)
-        report.optimize_s = time.monotonic() - begin
-        why = NoExplanation(f"the original program is used: {error.what}")
-        return CompiledProgram.from_module(
-            inside(module), report, why, (args, kwargs), writes=isinstance(error, WritingError)
-        )
     on = aim if isinstance(aim, Target) else target_here(kind)
-    original = Original(
-        captured, on, module, args, kwargs, settings.own_constants, place_of(on)
-    )  # fmt: skip
-    if kind != CPU:
-        original = original.on_its_device(own[0])
-        captured = original.captured
-    report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
-    with Progress(progress) as bar:
-        run = Run(settings, captured, original, loaded, report, bar, begin, route)
+    # Loading the libraries of the process that measures takes seconds, so it begins before the
+    # capture, which takes seconds, too. The target's peaks are measured before, while all is quiet.
+    ahead = settings.objective == "time" and kind == CPU and time_limit_s > LOADING_S
+    with Measurer(torch.get_num_threads()) as measurer:
+        if ahead:
+            measurer.prepare()
+        own = module, args, kwargs
         try:
-            result = run.pipeline()
-        except (ExtractionError, LoweringError) as error:
-            telling.refused("what was found", error)
+            if module is not None:
+                limits = settings.memory_limit, settings.time_limit_s
+                if kind != CPU:
+                    # A copy of the module on the host is captured; the compiled program is checked
+                    # against the module on its device.
+                    module, args, kwargs = on_host(module, args, kwargs)
+                with kept_generators(), users_default() if kind == CPU else nullcontext():
+                    module, args, kwargs = opened(module, args, kwargs, *limits)
+                if kind != CPU and isinstance(module, Opened):
+                    raise CaptureError(
+                        "objects that hold tensors are captured on the CPU only",
+                        got=f"such an argument or result on {kind}",
+                        expected="tensors, in lists, tuples and dicts",
+                        hint="the original runs as it is",
+                    )
+                check_steady(module, args, kwargs)
+                with kept_generators(), collecting_seldom():
+                    captured = _captured(module, args, kwargs, strict)
+            else:
+                captured = capture_expression(expressions_of(program, kwargs))
+        except CaptureError as error:
+            assert module is not None and own[0] is not None
+            if kind != CPU:
+                module, args, kwargs = own[0], *own[1:]
+            telling.refused("the module", error)
+            report.stop = "unsteady" if isinstance(error, UnsteadyError) else "capture"
+            report.several_graphs = kind == CPU and isinstance(error, SeveralGraphsError)
             report.reason = str(error)
-            result = original.program(report)
-        except (Mismatch, CertificateError) as error:
-            if strict:
+            report.optimize_s = time.monotonic() - begin
+            why = NoExplanation(f"the original program is used: {error.what}")
+            return CompiledProgram.from_module(
+                inside(module), report, why, (args, kwargs), writes=isinstance(error, WritingError)
+            )
+        original = Original(
+            captured, on, module, args, kwargs, settings.own_constants, place_of(on)
+        )  # fmt: skip
+        if kind != CPU:
+            original = original.on_its_device(own[0])
+            captured = original.captured
+        report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
+        with Progress(progress) as bar:
+            run = Run(
+                    settings, captured, original, loaded, report, bar, measurer, begin, route
+                )  # fmt: skip
+            try:
+                result = run.pipeline()
+            except (ExtractionError, LoweringError) as error:
+                telling.refused("what was found", error)
+                report.reason = str(error)
+                result = original.program(report)
+            except (Mismatch, CertificateError) as error:
+                if strict:
+                    raise
+                telling.refused("what was found", error)
+                report.reason = str(error)
+                result = original.program(report)
+                warn(error)
+            except EqsynthError:
                 raise
-            telling.refused("what was found", error)
-            report.reason = str(error)
-            result = original.program(report)
-            warn(error)
-        except EqsynthError:
-            raise
-        except Exception as error:  # a fault of eqsynth costs speed, not the user's program
-            if strict:
-                raise
-            telling.refused("what was found", error)
-            report.reason = f"an error in eqsynth: {type(error).__name__}: {error}"
-            result = original.program(report)
-            warn_of_fault(error)
-    result.opens = isinstance(module, Opened)
-    report.optimize_s = time.monotonic() - begin
-    return result
+            except Exception as error:  # a fault of eqsynth costs speed, not the user's program
+                if strict:
+                    raise
+                telling.refused("what was found", error)
+                report.reason = f"an error in eqsynth: {type(error).__name__}: {error}"
+                result = original.program(report)
+                warn_of_fault(error)
+        result.opens = isinstance(module, Opened)
+        report.optimize_s = time.monotonic() - begin
+        return result
 
 
 def _captured(

@@ -62,6 +62,7 @@ class Run:
     """One optimization; its stages fill the report.
 
     Attributes:
+        measurer: times kernels; it may be loading its libraries already.
         begin: the monotonic clock at the start of the time limit. This is when ``optimize`` was
             called; or later, if the capture took more than half of the limit, so that half of the
             limit is always left for the search.
@@ -77,6 +78,7 @@ class Run:
     rules: RuleSet
     report: Report
     bar: Progress
+    measurer: Measurer
     begin: float
     route: Route | None = None
     search: Search = field(init=False)
@@ -95,12 +97,16 @@ class Run:
         weights = self.captured.program.weights()
         far = self.original.target.far(sum(w.type.nbytes for w in weights))
         target = self.original.target
-        with Measurer(target.threads, target, self.captured.opaque) as measurer:
-            measurer.far = far
-            searched = self._searched(measurer)
+        self.measurer.serve(target, self.captured.opaque)
+        self.measurer.far = far
+        try:
+            searched = self._searched()
+        finally:
+            self.measurer.stop_loading()
         graph, own, found = searched.graph, searched.own, searched.found
         self.report.route = searched.route
         if self.settings.tune and self.settings.objective == "time":
+            self.measurer.close()  # tuning borrows the same worker
             with self._stage("tune"):
                 own, found, self.report.tuned = tuned_plans(
                     own, found, self.original.target, far, self.settings.tune, self.bar.told
@@ -165,11 +171,11 @@ class Run:
         check_s = _CHECK_CALLS * call_s if self.settings.check else 0.0
         return min(limit_s / 4, race_s + check_s)
 
-    def _searched(self, measurer: Measurer) -> Searched:
+    def _searched(self) -> Searched:
         """Search, or follow the route of a plan for other sizes if that is possible."""
         search = Search(
             self.captured, self.original, self.settings, self.rules, self.report, self.bar,
-            measurer, self._end - self._closing_s(), self._in_place, self._needs,
+            self.measurer, self._end - self._closing_s(), self._in_place, self._needs,
         )  # fmt: skip
         self.search = search
         if self.route is not None:
@@ -183,7 +189,7 @@ class Run:
             self.begin += self.report.certified.seconds
         with self._stage("extract"):
             searched = search.extract(graph)
-        self.report.part("extract", "measure", measurer.spent_s)
+        self.report.part("extract", "measure", self.measurer.spent_s)
         return searched
 
     def _built(self, graph: EGraph, found: Extraction) -> CompiledProgram:
@@ -193,6 +199,7 @@ class Run:
             LoweringError: a kernel doesn't build, or the program needs too much memory.
         """
         with self._stage("lower"), bounded.until(self._end):
+            self.measurer.compile(found.plan)
             compiled = self._lowered(graph, found.plan)
         self._count(found.plan, compiled)
         needed, allowed = self.report.peak_memory_bytes, self.settings.peak_memory
@@ -259,6 +266,7 @@ class Run:
         ``built``, since it is the likely result."""
         args, kwargs = self.original.args, self.original.kwargs
         with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
+            self.measurer.compile(plan, until)
             compiled = self._lowered(graph, plan)
             place = self.original.place
             call = partial(compiled, *args, **kwargs)

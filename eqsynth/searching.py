@@ -46,8 +46,9 @@ from eqsynth.rules import RuleSet
 from eqsynth.segmented import Saturation
 from eqsynth.settings import Settings
 
-# Seconds that a worker needs to load its libraries. With a shorter limit no worker is started.
-_LOADING_S = 1.0
+LOADING_S: Final = 1.0
+"""With a time limit of so few seconds or less no worker is started for measuring, since it couldn't
+load its libraries in time."""
 
 
 SATURATING: Final = {"time": 1 / 3, "flops": 1 / 2}
@@ -130,7 +131,7 @@ class Search:
         """Return the e-graph of the whole program. While the worker saturates, engines compile the
         original for timing."""
         settings, measurer = self.settings, self.measurer
-        timing = settings.objective == "time" and settings.time_limit_s > _LOADING_S
+        timing = settings.objective == "time" and settings.time_limit_s > LOADING_S
         # Kernels can't be measured while the measurer's worker compiles for the engines. So these
         # compilations may take a quarter of the time limit at most.
         begin_s = settings.time_limit_s / 4
@@ -214,7 +215,7 @@ class Search:
             else:
                 own = extract(
                     graph, backends, costs, measurer, self._left_s(),
-                    reserve_s=build_s,
+                    reserve_s=partial(build_s, in_worker=True),
                     limit_bytes=settings.value_bytes,
                     run=partial(self.run, graph) if timing else None,
                     bound=self._bound(graph),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eqsynth.extract.candidates import VIEW_S
 from eqsynth.extract.kernel import Kernel, Layout, strides
@@ -92,10 +93,16 @@ def measurement_key(kernel: Kernel, far: int = 0) -> MeasurementKey:
         shapes=tuple(t.shape for t in tensors),
         strides=tuple(strides(t.shape, at) for t, at in zip(tensors, layouts, strict=True)),
         dtypes=tuple(t.dtype for t in tensors),
-        term=f"{constants} {render(kernel.term)}",
+        term=f"{constants} {_text(kernel.term)}",
         schedule=str(kernel.schedule),
         kind=_kind(kernel),
     )
+
+
+@lru_cache(maxsize=1 << 13)
+def _text(term: Tensor) -> str:
+    """The term as text; a term has several kernels, each of which has a key."""
+    return render(term)
 
 
 def _kind(kernel: Kernel) -> str:

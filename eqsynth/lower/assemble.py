@@ -21,6 +21,7 @@ from eqsynth.extract.plan import Plan, State
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.lower.steps import Parameter, Step, build_kernels
+from eqsynth.lower.tvm_backend import not_kept
 from eqsynth.lower.weights import Recipe
 
 # Seconds of CPU that importing TVM takes, and that compiling one of several kernels takes.
@@ -108,10 +109,13 @@ def assemble(
     return Assembly(parameters, tuple(steps), outputs, values, terms)
 
 
-def build_s(plan: Plan) -> float:
-    """Estimate how many seconds ``assemble`` takes: compiling the plan's generated kernels, and
-    importing TVM if that hasn't happened yet."""
-    generated = sum(kernel.generated for kernel in plan.kernels())
-    if not generated:
-        return 0.0
-    return _COMPILE_S * generated + (0.0 if "tvm" in sys.modules else _COMPILER_S)
+def build_s(plan: Plan, in_worker: bool = False) -> float:
+    """Estimate how many seconds ``assemble`` takes: compiling the plan's generated kernels that
+    aren't kept, and importing TVM if that hasn't happened yet.
+
+    Args:
+        in_worker: whether a worker that has imported TVM compiles them.
+    """
+    compiled = len(not_kept(plan))
+    imports = compiled and not in_worker and "tvm" not in sys.modules
+    return _COMPILE_S * compiled + (_COMPILER_S if imports else 0.0)

@@ -20,11 +20,12 @@ from typing import Final, TypeVar
 
 import torch
 
-from eqsynth.errors import EqsynthError
+from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.executor import Worker, borrow, end, give_back, uninterrupted
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel
-from eqsynth.extract.target import Target
+from eqsynth.extract.plan import Plan
+from eqsynth.extract.target import CPU, Target
 from eqsynth.extract.timing import OVERDUE, Ready, Timing
 from eqsynth.lower.backends import (
     Known,
@@ -34,6 +35,7 @@ from eqsynth.lower.backends import (
     time_kernels,
 )
 from eqsynth.lower.torch_calls import Data, calls_to_data, plain_calls
+from eqsynth.lower.tvm_backend import compile_and_keep, not_kept
 from eqsynth.serving import WorkerError
 
 T = TypeVar("T", Timing, Timing | None)
@@ -79,26 +81,41 @@ class Measurer:
             opaque: for each ``Opaque`` operator in a region, the function that runs it. Those that
                 are plain calls of torch are sent to the worker, as data.
         """
-        self._opaque = calls_to_data(plain_calls(opaque or {}))
-        self._threads, self._target, self.spent_s = threads, target, 0.0
+        self._threads, self.spent_s = threads, 0.0
         self.known: dict[Kernel, Mapping[int, torch.Tensor]] = {}
         self.far, self.alone, self.disturbed = 0, set[Kernel](), 0
         self._worker: Worker | None = None
         self._loading: _Loading | None = None
         self._prepared_s, self._ready = 0.0, dict[Kernel, Ready]()
+        self.serve(target, opaque)
+
+    def serve(
+        self,
+        target: Target | None = None,
+        opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    ) -> None:
+        """Time the kernels of this target and with these functions from now on, which may not be
+        known yet when the worker begins to load its libraries."""
+        if target is not None and target.threads != self._threads:
+            self.close()
+            self._threads = target.threads
+        self._target, self._opaque = target, calls_to_data(plain_calls(opaque or {}))
 
     def prepare(self, kernels: Sequence[Kernel] = (), timeout_s: float = 0.0) -> None:
         """Start loading the worker's libraries, which takes seconds, and then building kernels that
-        take as long, while this process does something else.
+        take as long, while this process does something else. A worker that is loading them already
+        goes on with the kernels.
 
         Args:
             timeout_s: how long these builds may take.
         """
-        self.close()  # a worker that was used before; it may be borrowed again here
+        before = self._loading
+        if before is None:
+            self.close()  # a worker that was used before; it may be borrowed again here
         with uninterrupted():
-            worker = borrow(threads=self._threads)
+            worker = borrow(threads=self._threads) if before is None else before.worker
             given = list(kernels), self._threads, self._known(kernels), self._target, self._opaque
-            self._loading = _Loading(worker, given, timeout_s)
+            self._loading = _Loading(worker, given, timeout_s, before)
 
     def preparing_s(self) -> float:
         """How many seconds building the kernels of :meth:`prepare` has taken so far."""
@@ -175,6 +192,30 @@ class Measurer:
         middle = len(kernels) // 2
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
 
+    def compile(self, plan: Plan, until: float = math.inf) -> None:
+        """Compile those kernels of a plan that are still to be compiled, in the worker: this
+        process then needs no compiler, whose import takes seconds. (Kernels whose code was timed
+        as another kernel's are compiled only here.)
+
+        Raises:
+            LoweringError: the worker has died or isn't ready in time.
+        """
+        if self._worker is None or self._target is not None and self._target.name != CPU:
+            return
+        wanted = not_kept(plan)
+        if not wanted:
+            return
+        timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
+        try:
+            self._worker.run(compile_and_keep, wanted, self._threads, timeout_s=max(timeout_s, 0.0))
+        except WorkerError as error:
+            raise LoweringError(
+                "a plan's kernels weren't compiled",
+                where=", ".join(str(kernel.term.type) for kernel in wanted[:4]),
+                got=str(error),
+                hint="other kernels run instead",
+            ) from error
+
     def in_turns(self, kernels: Sequence[Kernel], until: float) -> dict[Kernel, Timing]:
         """Time whole programs, which were timed one by one before, in turns. The result is empty if
         there is no time for it, or the worker that has them is gone."""
@@ -201,14 +242,17 @@ class Measurer:
         self.disturbed += sum(timing is not None and timing.disturbed for timing in marked.values())
         return marked
 
-    def close(self) -> None:
-        """Give the worker back. A worker that is still loading is ended, since it would slow down
-        what runs next."""
+    def stop_loading(self) -> None:
+        """End a worker that is still loading, since it would slow down what runs next."""
         if self._loading is not None:
             self._worker = self._loading.worker_at(0.0)
             if self._worker is None:
                 self._loading.end()
             self._loading = None
+
+    def close(self) -> None:
+        """Give the worker back; one that is still loading is ended."""
+        self.stop_loading()
         if self._worker is not None:
             give_back(self._worker)
             self._worker = None
@@ -228,6 +272,7 @@ class _Loading:
     """A worker that loads its libraries, and the thread that waits for it.
 
     Attributes:
+        worker: the worker.
         ready: the kernels that have been built, or found not to run.
     """
 
@@ -236,24 +281,30 @@ class _Loading:
         worker: Worker,
         given: tuple[list[Kernel], int, Known, Target | None, Mapping[str, Data]],
         timeout_s: float,
+        before: _Loading | None = None,
     ) -> None:
         """
         Args:
             given: the arguments of ``prepare_kernels``.
+            before: what the same worker does first.
         """
-        self._worker, self._given, self._timeout_s = worker, given, timeout_s
+        self.worker, self._given, self._timeout_s = worker, given, timeout_s
+        self._before, self._ended = before, False
         self._begun = self._done = math.inf
         self.ready: dict[Kernel, Ready] = {}
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
     def _load(self) -> None:
+        if self._before is not None:
+            self._before.join()
         # If the worker fails here, the first batch fails too, and that is handled.
         with suppress(EqsynthError, OSError, ValueError):
-            self._worker.run(load_libraries)
-            if self._given[0]:
+            if not self._ended:
+                self.worker.run(load_libraries)
+            if self._given[0] and not self._ended:
                 self._begun = time.monotonic()
-                took = self._worker.run(
+                took = self.worker.run(
                     prepare_kernels, *self._given, self._begun + self._timeout_s,
                     timeout_s=self._timeout_s + _COMPILING_GRACE_S,
                 )  # fmt: skip
@@ -269,10 +320,15 @@ class _Loading:
         """The worker as soon as it is ready; None if it isn't before ``until``."""
         left_s = until - time.monotonic()
         self._thread.join(None if math.isinf(left_s) else max(left_s, 0.0))
-        return None if self._thread.is_alive() else self._worker
+        return None if self._thread.is_alive() else self.worker
+
+    def join(self) -> None:
+        """Wait until the worker has done everything."""
+        self._thread.join()
 
     def end(self) -> None:
         """Kill the worker, which ends the thread too."""
-        end(self._worker.pid)
-        self._thread.join()
-        give_back(self._worker)  # closes a worker that has died
+        self._ended = True
+        end(self.worker.pid)
+        self.join()
+        give_back(self.worker)  # closes a worker that has died

@@ -38,6 +38,7 @@ from eqsynth.extract.kernel import (
     strides,
     writing,
 )
+from eqsynth.extract.plan import Plan
 from eqsynth.extract.schedule import Band, Block, Schedule, Tile
 from eqsynth.extract.target import CPU
 from eqsynth.ir.index import Index
@@ -450,6 +451,21 @@ def _names(kernels: Sequence[Kernel]) -> dict[Kernel, str]:
         for k, kernel in enumerate(dict.fromkeys(kernels))
         if kernel.term.type.size
     }
+
+
+def compile_and_keep(kernels: Sequence[Kernel], threads: int) -> None:
+    """Compile kernels for other processes, which load them (``tvm_kept.py``); a task of the
+    measuring worker."""
+    import torch
+
+    torch.set_num_threads(threads)
+    _compiled(kernels)
+
+
+def not_kept(plan: Plan) -> list[Kernel]:
+    """The kernels of a plan that are to be compiled before it can run."""
+    generated = [k for k in plan.kernels() if k.backend == TvmBackend.name and k.term.type.size]
+    return tvm_kept.missing(generated)
 
 
 def _functions(kernels: Sequence[Kernel]) -> dict[Kernel, Any]:

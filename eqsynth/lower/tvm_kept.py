@@ -38,6 +38,12 @@ def load(kernels: Iterable[Kernel]) -> dict[Kernel, Any]:
     return found
 
 
+def missing(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """The kernels that aren't kept."""
+    home = _home()
+    return [kernel for kernel in kernels if not (home / _name(kernel)).exists()]
+
+
 def keep(names: Mapping[Kernel, str], library: bytes) -> None:
     """Keep a library, and the names of its kernels."""
     home, own = _home(), hashlib.blake2b(library, digest_size=16).hexdigest()

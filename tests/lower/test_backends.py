@@ -124,7 +124,7 @@ def test_a_worker_that_has_loaded_is_kept_and_one_that_still_loads_is_ended() ->
         with Measurer(threads=1) as made:
             made.prepare()
             assert made._loading is not None
-            pids.append(made._loading._worker.pid)
+            pids.append(made._loading.worker.pid)
             if wait:
                 assert made._loading.worker_at(math.inf) is not None
         if wait:
