@@ -281,14 +281,18 @@ def scratch_bytes(kernel: Kernel) -> int:
     return sum(pad.size * ITEMSIZE[pad.read.tensor.dtype] for pad in pads)
 
 
-@lru_cache(maxsize=1 << 13)
-def loop_nest(term: Scope | Region, layouts: tuple[Layout, ...], result: Layout) -> LoopNest:
+def loop_nest(term: Scope | Region, layouts: Sequence[Layout], result: Layout) -> LoopNest:
     """The loops and addresses of a scope, with loops merged where memory allows it. For a region
     that ``map_kept`` takes: those of its reduction, with the map as ``after``. For a row
     chain: those of its last scope, with the others as ``before``.
 
     A nest is kept, since it is asked for when the kernels of a term are listed, when their code is
     compared, and when they are built."""
+    return _loop_nest(term, tuple(layouts), result)
+
+
+@lru_cache(maxsize=1 << 13)
+def _loop_nest(term: Scope | Region, layouts: tuple[Layout, ...], result: Layout) -> LoopNest:
     steps = strides(term.shape, result)
     if isinstance(term, Scope):
         return _nest(term, args_of(term), layouts, result, steps)

@@ -542,6 +542,8 @@ def _pipeline() -> str:
     from tvm import tirx
     from tvm.tirx import compilation_pipeline, transform
 
+    from eqsynth.lower.packed_api import packed_api
+
     @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
     def lower(module: Any, _: Any) -> Any:
         passes = [
@@ -550,7 +552,7 @@ def _pipeline() -> str:
             transform.UnrollLoop(),
             transform.AnnotateEntryFunc(),
             transform.SplitHostDevice(),
-            transform.MakePackedAPI(),
+            packed_api,
             transform.BF16StorageLegalize(),
         ]
         return tvm.ir.transform.Sequential(passes)(module)

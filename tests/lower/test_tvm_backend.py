@@ -21,7 +21,7 @@ from eoperator_cases import (
 )
 
 from eqsynth.errors import LoweringError
-from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.kernel import Kernel, written
 from eqsynth.extract.measure import cpu_flags
 from eqsynth.extract.schedule import Block, Fold, Rows
 from eqsynth.ir.interpret import evaluate
@@ -102,10 +102,15 @@ def test_arguments_are_checked() -> None:
     (run,) = TvmBackend().build([(kernel, {})])
     assert run is not None
     run(torch.zeros(3, 4))
-    wrong = (torch.zeros(4, 3), torch.zeros(4, 3).T, torch.zeros(3, 4).double())
-    for value in wrong:
+    flat, swapped, wide = torch.zeros(12), torch.zeros(4, 3).T, torch.zeros(3, 4).double()
+    for value in (torch.zeros(4, 3), swapped, wide, flat, 3, None):
         with pytest.raises((ValueError, TypeError)):
             run(value)
+    how = written(run)
+    assert how is not None
+    for given in ((), (torch.zeros(3, 4),), (torch.zeros(3, 4),) * 3, (torch.zeros(3, 4), 0)):
+        with pytest.raises(ValueError, match=r"x0: float32\[3, 4\] by steps of 4, 1"):
+            how.function(*given)
     (one,) = TvmBackend().build([(replace(kernel, term=Scope((1, 4), (), row_of_one())), {})])
     assert one is not None
     # Where an axis has one element, its stride means nothing.

@@ -3,8 +3,9 @@
 The plugin computes int64 as int32, float64 as float32, and narrow integers in a way of its own. So
 it only gets regions of float32, with bools that are moved, compared, combined or used in
 selections, and with integers that are positions. Refused because of wrong results: remainders,
-which may be off by a divisor (10 // 0.001 is 10000), and comparisons for equality except with
-finite numbers. Those are wrong for NaN (x != x, by which programs find NaN, is false) and for the
+which may be off by a divisor (10 // 0.001 is 10000); floor, ceil and trunc, since a quotient may be
+less than it is (trunc(x / x) is 0 for 999998.8125, by AVX2); and comparisons for equality except
+with finite numbers. Those are wrong for NaN (x != x, by which programs find NaN, is false) and for the
 maximum of a row of -inf (it is the least finite number).
 
 Arguments are read from torch's memory, and results are written into torch's memory.
@@ -44,9 +45,9 @@ _KEPT = 64
 one in each call."""
 _COMPUTED = ("float32", "bool")
 _BOOLEAN = ("LogicalAnd", "LogicalOr", "LogicalNot", "Cast", "Where")
-_REFUSED = ("Remainder", "FloorDivide")
+_REFUSED = ("Remainder", "FloorDivide", "Floor", "Ceil", "Trunc")
 _EQUALITIES = ("Equal", "NotEqual")
-_REFUSED_FUNCTIONS = ("mod", "floordiv", "eq", "ne")
+_REFUSED_FUNCTIONS = ("mod", "floordiv", "floor", "ceil", "trunc", "eq", "ne")
 
 
 class OpenVino:
