@@ -199,7 +199,7 @@ class Run:
             LoweringError: a kernel doesn't build, or the program needs too much memory.
         """
         with self._stage("lower"), bounded.until(self._end):
-            self.measurer.compile(found.plan)
+            self.measurer.compile(found.plan.kernels())
             compiled = self._lowered(graph, found.plan)
         self._count(found.plan, compiled)
         needed, allowed = self.report.peak_memory_bytes, self.settings.peak_memory
@@ -266,7 +266,7 @@ class Run:
         ``built``, since it is the likely result."""
         args, kwargs = self.original.args, self.original.kwargs
         with suppress(LoweringError), torch.no_grad(), unchanged(self.captured.buffers):
-            self.measurer.compile(plan, until)
+            self.measurer.compile(plan.kernels(), until)
             compiled = self._lowered(graph, plan)
             place = self.original.place
             call = partial(compiled, *args, **kwargs)

@@ -223,7 +223,7 @@ class Search:
                 )  # fmt: skip
                 # The seconds for compiling the chosen regions and kernels once more, in this
                 # process.
-                again_s = max(self.builds_s, default=0.0) + build_s(own.plan)
+                again_s = max(self.builds_s, default=0.0) + build_s(own.plan.kernels())
                 found = with_engines(
                     graph, own, tried, costs, measurer, max(0.0, self._left_s() - again_s),
                     partial(self._tell, graph), measurer.in_turns, measurer.preparing_s(),

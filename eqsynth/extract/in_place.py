@@ -58,7 +58,7 @@ def fastest(
     select: Callable[[Costs, Plan], Plan],
     run: Run,
     until: float,
-    build_s: Callable[[Plan], float] = lambda _plan: 0.0,
+    build_s: Callable[[Sequence[Kernel]], float] = lambda _kernels: 0.0,
     others: Sequence[Plan] = (),
 ) -> tuple[Plan, float]:
     """Return the plan whose program took least, among ``plan``, ``others`` and the plans that the
@@ -78,7 +78,7 @@ def fastest(
         costs: costs of kernels alone. Plans with kernels that weren't timed aren't considered.
         select: returns the best plan for given costs; its second argument is a known plan.
         until: the monotonic clock from which on no plan is built.
-        build_s: estimates the seconds for building a plan.
+        build_s: estimates the seconds for building kernels.
     """
     factors, alike = dict[Kernel, float](), dict[Hashable, float]()
     best, best_s, seen = plan, math.inf, set[frozenset[Kernel]]()
@@ -93,7 +93,7 @@ def fastest(
     waiting = [plan, *others]
     for _ in range(ROUNDS):
         plan, begin = waiting.pop(0), time.monotonic()
-        if begin + build_s(plan) + CALLS * plan.cost_s >= until:
+        if begin + build_s(plan.kernels()) + CALLS * plan.cost_s >= until:
             break
         took = run(plan, until)
         seen.add(frozenset(plan.kernels()))

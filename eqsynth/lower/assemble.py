@@ -16,7 +16,7 @@ import torch
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import LoweringError
 from eqsynth.extract.constants import constant_terms
-from eqsynth.extract.kernel import Backend, contiguous
+from eqsynth.extract.kernel import Backend, Kernel, contiguous
 from eqsynth.extract.plan import Plan, State
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor
@@ -109,13 +109,13 @@ def assemble(
     return Assembly(parameters, tuple(steps), outputs, values, terms)
 
 
-def build_s(plan: Plan, in_worker: bool = False) -> float:
-    """Estimate how many seconds ``assemble`` takes: compiling the plan's generated kernels that
-    aren't kept, and importing TVM if that hasn't happened yet.
+def build_s(kernels: Sequence[Kernel], in_worker: bool = False) -> float:
+    """Estimate how many seconds ``assemble`` takes for these kernels: compiling those that aren't
+    kept, and importing TVM if that hasn't happened yet.
 
     Args:
         in_worker: whether a worker that has imported TVM compiles them.
     """
-    compiled = len(not_kept(plan))
+    compiled = len(not_kept(kernels))
     imports = compiled and not in_worker and "tvm" not in sys.modules
     return _COMPILE_S * compiled + (_COMPILER_S if imports else 0.0)

@@ -46,9 +46,14 @@ from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.lower.vendor import OneDnnBackend
 
-# The number of kernels that are built and linked together: about half a second of work, after which
-# the deadline is looked at again.
+# The number of kernels that are built and linked together: about a second of work, after which the
+# deadline is looked at again. Fewer if the time that is left may not suffice for so many: a worker
+# that is late is ended, with all that it has loaded and compiled.
 _TOGETHER = 16
+# Seconds for building and timing a kernel, by backend: what the last kernels have taken in this
+# process, or at first what a generated kernel takes.
+_EACH_S: dict[str, float] = {}
+_GENERATED_S = 0.06
 
 # For timing whole programs in turns: the number of rounds, the most calls and seconds of one turn,
 # and the pause before each turn.
@@ -274,15 +279,30 @@ def time_kernels(
     with torch.no_grad():
         for backend, group in groupby(by_backend, key=lambda pair: pair[0]):
             own = [n for _, n in group]
-            for start in range(0, len(own), _TOGETHER):
-                if time.monotonic() >= until:
+            while own:
+                begin = time.monotonic()
+                count = _in_time(backend, until - begin)
+                if count == 0:
                     break
-                part = own[start : start + _TOGETHER]
+                part, own = own[:count], own[count:]
                 asked = [kernels[n] for n in part]
                 others = place.others(threads, far)
                 found = _time_together(backend, asked, until, known, others.run, alone, place)
                 times.update(zip(part, found, strict=False))
+                _EACH_S[backend.name] = (time.monotonic() - begin) / len(part)
     return list(times.items())
+
+
+def _in_time(backend: Backend, left_s: float) -> int:
+    """How many kernels can be built and timed in the seconds that are left, at most `_TOGETHER`.
+    Engines have deadlines of their own (``bounded.py``)."""
+    if left_s <= 0:
+        return 0
+    if backend.name in ENGINES or math.isinf(left_s):
+        return _TOGETHER
+    least = _GENERATED_S if backend.name == TvmBackend.name else 0.0
+    each_s = _EACH_S.get(backend.name, least)
+    return min(_TOGETHER, int(left_s / each_s)) if each_s else _TOGETHER
 
 
 def _of(

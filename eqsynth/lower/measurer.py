@@ -24,7 +24,6 @@ from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.executor import Worker, borrow, end, give_back, uninterrupted
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel
-from eqsynth.extract.plan import Plan
 from eqsynth.extract.target import CPU, Target
 from eqsynth.extract.timing import OVERDUE, Ready, Timing
 from eqsynth.lower.backends import (
@@ -192,25 +191,27 @@ class Measurer:
         middle = len(kernels) // 2
         return {**self._batch(kernels[:middle], until), **self._batch(kernels[middle:], until)}
 
-    def compile(self, plan: Plan, until: float = math.inf) -> None:
-        """Compile those kernels of a plan that are still to be compiled, in the worker: this
-        process then needs no compiler, whose import takes seconds. (Kernels whose code was timed
-        as another kernel's are compiled only here.)
+    def compile(self, kernels: Sequence[Kernel], until: float = math.inf) -> None:
+        """Compile those kernels that aren't kept, in the worker, if it is there: this process then
+        needs no compiler, whose import takes seconds. (Kernels whose code was timed as another
+        kernel's are compiled only here.)
 
         Raises:
             LoweringError: the worker has died or isn't ready in time.
         """
-        if self._worker is None or self._target is not None and self._target.name != CPU:
+        here = self._worker is not None and self._worker.is_clean()
+        if not here or self._target is not None and self._target.name != CPU:
             return
-        wanted = not_kept(plan)
+        wanted = not_kept(kernels)
         if not wanted:
             return
+        assert self._worker is not None
         timeout_s = min(_BATCH_TIMEOUT_S, until + _GRACE_S - time.monotonic())
         try:
             self._worker.run(compile_and_keep, wanted, self._threads, timeout_s=max(timeout_s, 0.0))
         except WorkerError as error:
             raise LoweringError(
-                "a plan's kernels weren't compiled",
+                "kernels weren't compiled",
                 where=", ".join(str(kernel.term.type) for kernel in wanted[:4]),
                 got=str(error),
                 hint="other kernels run instead",

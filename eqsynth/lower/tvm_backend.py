@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -38,7 +38,6 @@ from eqsynth.extract.kernel import (
     strides,
     writing,
 )
-from eqsynth.extract.plan import Plan
 from eqsynth.extract.schedule import Band, Block, Schedule, Tile
 from eqsynth.extract.target import CPU
 from eqsynth.ir.index import Index
@@ -462,9 +461,9 @@ def compile_and_keep(kernels: Sequence[Kernel], threads: int) -> None:
     _compiled(kernels)
 
 
-def not_kept(plan: Plan) -> list[Kernel]:
-    """The kernels of a plan that are to be compiled before it can run."""
-    generated = [k for k in plan.kernels() if k.backend == TvmBackend.name and k.term.type.size]
+def not_kept(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Those of these kernels that are to be compiled before they can run."""
+    generated = [k for k in kernels if k.backend == TvmBackend.name and k.term.type.size]
     return tvm_kept.missing(generated)
 
 

@@ -5,8 +5,8 @@ it only gets regions of float32, with bools that are moved, compared, combined o
 selections, and with integers that are positions. Refused because of wrong results: remainders,
 which may be off by a divisor (10 // 0.001 is 10000); floor, ceil and trunc, since a quotient may be
 less than it is (trunc(x / x) is 0 for 999998.8125, by AVX2); and comparisons for equality except
-with finite numbers. Those are wrong for NaN (x != x, by which programs find NaN, is false) and for the
-maximum of a row of -inf (it is the least finite number).
+with finite numbers. Those are wrong for NaN (x != x, by which programs find NaN, is false) and for
+the maximum of a row of -inf (it is the least finite number).
 
 Arguments are read from torch's memory, and results are written into torch's memory.
 """

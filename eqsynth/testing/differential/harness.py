@@ -298,8 +298,9 @@ def _nudged(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def _judged(tried: _Tried) -> list[Failure]:
     """The failures of a case; columns with the same wrong result share a failure."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
+    terms = () if tried.built is None else tried.built.outputs
     for column, program in tried.runs.items():
-        for draw in onnx_columns.kept(column, tried.draws):
+        for draw in onnx_columns.kept(column, tried.draws, terms):
             wrong = _wrong(tried.case, draw, program, *_leave(tried, column))
             if wrong is not None:
                 told = (draw.kind, _shown(draw, wrong), wrong.got, wrong.expected)
