@@ -12,9 +12,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.workloads import WORKLOADS
+from eqsynth import pipeline
 from eqsynth.errors import EquivalenceWarning
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.timing import Timing
+from eqsynth.lower.measurer import Measurer
 from eqsynth.pipeline import optimize
 from eqsynth.race import Race
 from eqsynth.report import Report
@@ -41,6 +43,30 @@ def test_a_workload_keeps_its_values(name: str) -> None:
         scale = float(z.abs().max())
         assert scale > 1e-6  # else any tolerance would do
         torch.testing.assert_close(y, z, rtol=0, atol=2e-5 * scale)
+
+
+def test_the_measuring_worker_loads_during_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not while the target's peaks are measured, which needs quiet."""
+    called: list[str] = []
+
+    def told(place: object, name: str) -> None:
+        plain = getattr(place, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            called.append(name)
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(place, name, call)
+
+    told(pipeline, "target_here")
+    told(Measurer, "prepare")
+    told(pipeline, "_captured")
+    module, inputs = torch.nn.Linear(5, 13).eval(), (torch.randn(2, 5),)
+    optimize(module, inputs, engines=(), time_limit_s=60)
+    assert called[:3] == ["target_here", "prepare", "_captured"]
+    called.clear()
+    optimize(module, inputs, objective="flops", time_limit_s=60)
+    assert called == ["target_here", "_captured"]  # nothing is measured
 
 
 def test_where_the_original_wins_nothing_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:

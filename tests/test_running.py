@@ -12,14 +12,15 @@ from eqsynth.running import Run
 from eqsynth.settings import Settings
 
 NOW = 1000.0
+_PARTS = "captured", "original", "rules", "report", "bar", "measurer"
 
 
 def _run(began: float, limit_s: float, monkeypatch: pytest.MonkeyPatch, **given: Any) -> Run:
     """One that was captured now, of an ``optimize`` that was called then."""
     monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: NOW))
     settings = Settings("cpu", (), "time", limit_s, 1, 1, "real", given.pop("check", True), True)
-    parts = (given.get(name) for name in ("captured", "original", "rules", "report", "bar"))
-    return Run(settings, *map(cast, [Any] * 5, parts), began)
+    parts = (given.get(name) for name in _PARTS)
+    return Run(settings, *map(cast, [Any] * len(_PARTS), parts), began)
 
 
 @pytest.mark.parametrize(("spent_s", "left_s"), [(0.0, 10.0), (3.0, 7.0), (5.0, 5.0), (60.0, 5.0)])

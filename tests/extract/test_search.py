@@ -260,5 +260,30 @@ def test_the_operators_of_the_original_are_timed_before_better_plans_are(tmp_pat
     assert matmul_of([step.member for step in found.plan.steps if step.result[0] == product])
 
 
+@pytest.mark.parametrize(("each_s", "rounds"), [(0.0, 3), (20.0, 2)])
+def test_a_third_round_of_the_originals_operators_has_to_fit(
+    each_s: float, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each operator has nine kernels that look better until they are timed."""
+    graph = two_ways()
+    graph = replace(graph, original={r: (m[0],) for r, m in graph.classes.items()})
+    clock, asked = [1000.0], list[set[str]]()
+    monkeypatch.setattr("eqsynth.extract.search.time.monotonic", lambda: clock[0])
+
+    class Backends(TorchBackend):
+        def kernels(self, term: Tensor, constants: tuple[bool, ...]) -> Iterator[Kernel]:
+            for kernel in super().kernels(term, constants):
+                yield from (replace(kernel, schedule=str(n)) for n in range(9))
+
+    def measure(kernels: Sequence[Kernel], _: float) -> dict[Kernel, Timing]:
+        clock[0] += each_s
+        asked.append({getattr(kernel.term, "name", "") for kernel in kernels})
+        return {kernel: _seconds(1.0 + 0.1 * len(asked)) for kernel in kernels}
+
+    costs = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "p.sqlite"))
+    extract(graph, (Backends(),), costs, measure, 150.0)
+    assert ["Exp" in names for names in asked].index(True) == rounds
+
+
 def matmul_of(members: Sequence[object]) -> bool:
     return any(getattr(member, "name", "") == "Matmul" for member in members)

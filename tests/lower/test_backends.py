@@ -9,23 +9,26 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from eqsynth.errors import EqsynthError
+from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.executor import borrowed, end_idle_workers
 from eqsynth.extract.cost import measurement_key
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel, channels_last, contiguous, strides
 from eqsynth.extract.measure import cache_capacities
+from eqsynth.extract.schedule import Flat, Rows
 from eqsynth.extract.timing import OVERDUE, Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Call, Read
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of
 from eqsynth.ir.types import TensorType
+from eqsynth.lower import backends, tvm_backend
 from eqsynth.lower.backends import (
     _arguments,
     as_step,
@@ -41,7 +44,7 @@ from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.places import Place
 from eqsynth.lower.torch_backend import TorchBackend
-from eqsynth.lower.tvm_backend import TvmBackend
+from eqsynth.lower.tvm_backend import TvmBackend, not_kept
 from tests.terms import it
 
 
@@ -213,6 +216,62 @@ def test_preparing_again_gives_the_worker_back() -> None:
             assert worker is not None
             pids.append(worker.pid)
         assert pids[0] == pids[1]
+
+
+@pytest.mark.rotating
+@pytest.mark.usefixtures("no_idle_workers")
+def test_a_worker_that_is_loading_goes_on_with_kernels() -> None:
+    one = kernel(relu(10))
+    with Measurer(threads=1) as made:
+        made.prepare()
+        assert made._loading is not None
+        pid = made._loading.worker.pid
+        made.prepare([one], 60.0)
+        assert one in made.ready() and made._worker is not None and made._worker.pid == pid
+    end_idle_workers()
+    with Measurer(threads=1) as made:
+        made.prepare()
+        made.prepare([one], 60.0)
+        assert made._loading is not None
+        pid = made._loading.worker.pid
+    assert not psutil.pid_exists(pid)  # ended, and not begun again for the kernels
+
+
+def test_the_worker_compiles_what_this_process_then_loads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))
+    parts = [Input("0", TensorType((n, 5), "float32")) for n in (3, 4)]
+    scopes = [Scope(x.shape, (), Read(x, (it(0, x.shape[0]), it(1, 5)))) for x in parts]
+    kernels = [Kernel(s, (False,), "tvm", ((0, 1),), (0, 1), Rows()) for s in scopes]
+    with Measurer(threads=torch.get_num_threads()) as made:
+        made.compile(kernels)  # without a worker nothing is done
+        assert not_kept(kernels) == kernels
+        made([kernel(relu(10))])
+        made.compile([*kernels, kernel(relu(10))])
+        assert not_kept(kernels) == []
+        assert made._worker is not None
+        os.kill(made._worker.pid, signal.SIGSTOP)
+        made.compile(kernels)  # nothing is left to be compiled
+        more = [replace(kernels[0], schedule=Flat(16))]
+        with pytest.raises(LoweringError, match="weren't compiled"):
+            made.compile(more, until=time.monotonic())
+    monkeypatch.setattr(tvm_backend, "_compile", None)
+    (run, _) = TvmBackend().build([(k, {}) for k in kernels])
+    assert run is not None and torch.equal(run(torch.ones(3, 5)), torch.ones(3, 5))
+
+
+def test_no_more_kernels_are_begun_than_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, calls = TvmBackend(), TorchBackend({})
+    monkeypatch.setattr(backends, "_EACH_S", {})
+    assert [backends._in_time(own, 2.5 * 0.06), backends._in_time(own, 0.05)] == [2, 0]
+    assert backends._in_time(calls, 0.001) == backends._in_time(own, math.inf) == 16
+    monkeypatch.setattr(backends, "_EACH_S", {"tvm": 1.0, "torch": 0.01})
+    assert [backends._in_time(one, 3.5) for one in (own, calls)] == [3, 16]
+    assert backends._in_time(calls, 0.0) == 0
+    many = [kernel(relu(1000 + n)) for n in range(5)]
+    monkeypatch.setattr(backends, "_EACH_S", {"torch": 1e9})
+    assert time_kernels(many, 1, until=time.monotonic() + 60.0) == []
 
 
 def test_whole_programs_that_were_timed_are_timed_again_in_turns(measurer: Measurer) -> None:
