@@ -506,8 +506,17 @@ def test_an_optimistic_estimate_does_not_beat_a_time(profile: Profile) -> None:
 def test_time_for_building_is_left_over(profile: Profile) -> None:
     clock = Clock(Matmul=2.0, Exp=1.0)
     graph, costs = two_ways(), CostModel(TARGET, profile)
-    found = extract(graph, [TorchBackend()], costs, clock, 60.0, reserve_s=lambda plan: 61.0)
+    found = extract(graph, [TorchBackend()], costs, clock, 60.0, reserve_s=lambda kernels: 61.0)
     assert clock.rounds == [] and labels(found.plan) == {"Exp", "Relu"}
+
+
+def test_no_time_is_left_over_for_building_what_is_still_to_be_timed(profile: Profile) -> None:
+    def reserve_s(kernels: Sequence[Kernel]) -> float:
+        return 61.0 * len(kernels)
+
+    clock, costs = Clock(Matmul=2.0, Exp=1.0), CostModel(TARGET, profile)
+    extract(two_ways(), [TorchBackend()], costs, clock, 60.0, reserve_s)
+    assert len(clock.rounds) == 1
 
 
 def test_a_warm_profile_needs_no_time(profile: Profile) -> None:

@@ -103,7 +103,9 @@ def test_arguments_are_checked() -> None:
     assert run is not None
     run(torch.zeros(3, 4))
     flat, swapped, wide = torch.zeros(12), torch.zeros(4, 3).T, torch.zeros(3, 4).double()
-    for value in (torch.zeros(4, 3), swapped, wide, flat, 3, None):
+    same_steps, same_bits = torch.zeros(5, 4), torch.zeros(3, 4, dtype=torch.int32)
+    longer = torch.zeros(3, 4, 1)
+    for value in (torch.zeros(4, 3), swapped, wide, flat, same_steps, same_bits, longer, 3, None):
         with pytest.raises((ValueError, TypeError)):
             run(value)
     how = written(run)
