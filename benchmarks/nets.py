@@ -43,6 +43,33 @@ class Residual(nn.Module):
         return F.relu(y + self.shortcut(x))
 
 
+class AlexNet(nn.Module):
+    """AlexNet in one column (Krizhevsky 2014), with the convolutions of OpEvo's Appendix B.
+
+    Args:
+        width: the number of filters of the first convolution.
+    """
+
+    def __init__(self, width: int = 64, features: int = 4096, classes: int = 1000) -> None:
+        super().__init__()
+        wide = 4 * width
+        self.convolutions = nn.Sequential(
+            *(nn.Conv2d(3, width, 11, 4), nn.ReLU(), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(width, 3 * width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(3 * width, 6 * width, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(6 * width, wide, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(wide, wide, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2)),
+        )
+        self.head = nn.Sequential(
+            *(nn.Linear(36 * wide, features), nn.ReLU()),
+            *(nn.Linear(features, features), nn.ReLU()),
+            nn.Linear(features, classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.convolutions(x).flatten(1))  # type: ignore[no-any-return]
+
+
 class ResNet(nn.Module):
     """ResNet (He et al. 2016) and ResNeXt (Xie et al. 2017) for images.
 

@@ -271,6 +271,8 @@ REDUCED = {
                           "--seeds 1", "2 trials of every search"),
     "bench_tune tune.jsonl": Reduced("--minutes 0.02 --kernel transpose --tuner random --trials 2 "
                                      "--seeds 1", "2 trials of every search"),
+    "bench_tune_nets": Reduced("--net alexnet --seconds 1 --limit-s 3 --rounds 2 --reduced",
+                               "| alexnet |"),
     "tuning_tables": Reduced("", "| random |", quick=True),
     "pictures": Reduced("--only convolution --seconds 5 --folder .", "convolution.png",
                         lacking="no browser: set EQSYNTH_BROWSER"),
