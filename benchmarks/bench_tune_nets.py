@@ -130,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options: Any = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     file = options.file.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
     # What is measured is kept for the next run, and nothing that was measured before is used.
     os.environ["EQSYNTH_CACHE"] = str(file.with_suffix(".cache"))
     write(file, {**about(), "threads": options.threads})
