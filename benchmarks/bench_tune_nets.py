@@ -3,8 +3,9 @@
     python -m benchmarks.bench_tune_nets FILE [--net NAME ...] [--seconds S ...] [--limit-s S]
                                          [--rounds N] [--threads N] [--reduced]
 
-A net is optimized once, without engines. Then the kernels of this plan are tuned, first for the
-least number of seconds, and then for as many more as are missing to the next. Each program is kept
+A net is optimized without engines. Then it is optimized again and its plan's kernels are tuned,
+first for the least number of seconds, and then for as many more as are missing to the next. (Each
+search may find another plan, so the programs don't differ by tuning alone.) Each program is kept
 beside FILE; at the end a net's programs are timed in turns, with torch eager. Every step is a line
 of FILE, and a run that was ended goes on. The table is printed from the lines.
 """

@@ -261,8 +261,8 @@ def optimize(
         report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
         with Progress(progress) as bar:
             run = Run(
-                    settings, captured, original, loaded, report, bar, measurer, begin, route
-                )  # fmt: skip
+                settings, captured, original, loaded, report, bar, measurer, begin, route
+            )  # fmt: skip
             try:
                 result = run.pipeline()
             except (ExtractionError, LoweringError) as error:

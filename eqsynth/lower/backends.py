@@ -295,14 +295,15 @@ def time_kernels(
 
 def _in_time(backend: Backend, left_s: float) -> int:
     """How many kernels can be built and timed in the seconds that are left, at most `_TOGETHER`.
-    Engines have deadlines of their own (``bounded.py``)."""
+    One is always begun: the last kernels may have been another program's, and far slower. Engines
+    have deadlines of their own (``bounded.py``)."""
     if left_s <= 0:
         return 0
     if backend.name in ENGINES or math.isinf(left_s):
         return _TOGETHER
     least = _GENERATED_S if backend.name == TvmBackend.name else 0.0
     each_s = _EACH_S.get(backend.name, least)
-    return min(_TOGETHER, int(left_s / each_s)) if each_s else _TOGETHER
+    return max(1, min(_TOGETHER, int(left_s / each_s))) if each_s else _TOGETHER
 
 
 def _of(
