@@ -90,9 +90,10 @@ def measured(name: str, segments: Sequence[Roots], rules: RuleSet) -> Run:
         stops[report.stop] = None
         counts["enodes"] += graph.enodes
         key = remembered.key_of(roots, rules, DEFAULT_PHASES, LIMITS, True)
-        remembered.keep(key, graph)
+        remembered.keep(key, graph, LIMITS.deadline_s)
         begin = time.perf_counter()
-        remembered.load(remembered.key_of(roots, rules, DEFAULT_PHASES, LIMITS, True), roots)
+        key = remembered.key_of(roots, rules, DEFAULT_PHASES, LIMITS, True)
+        remembered.load(key, roots, LIMITS.deadline_s)
         loaded += time.perf_counter() - begin
     engine_s, laws_s = float(engine.total()), float(laws.total())
     return Run(

@@ -3,11 +3,12 @@
     python -m benchmarks.bench_tune_nets FILE [--net NAME ...] [--seconds S ...] [--limit-s S]
                                          [--rounds N] [--threads N] [--reduced]
 
-A net is optimized without engines. Then it is optimized again and its plan's kernels are tuned,
-first for the least number of seconds, and then for as many more as are missing to the next. (Each
-search may find another plan, so the programs don't differ by tuning alone.) Each program is kept
-beside FILE; at the end a net's programs are timed in turns, with torch eager. Every step is a line
-of FILE, and a run that was ended goes on. The table is printed from the lines.
+A net is optimized without engines. Then the plan's kernels are tuned, first for the least number of
+seconds, and then for as many more as are missing to the next. The plan is remembered, so the
+programs differ by tuning alone. (A plan with kernels that weren't timed is searched again; the
+lines of FILE tell whether it was remembered.) Each program is kept beside FILE; at the end a net's
+programs are timed in turns, with torch eager. Every step is a line of FILE, and a run that was
+ended goes on. The table is printed from the lines.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def tuned(net: str, file: Path, seconds: Sequence[float], limit_s: float, reduce
             eqsynth.save(program, _place(file, net, tuned_s))
             write(file, {
                 "net": net, "tuned_s": tuned_s, "optimize_s": report.optimize_s,
-                "kept": program.original is not None, "kernels": [str(one) for one in report.tuned],
+                "kept": program.original is not None, "remembered": report.remembered_plan,
+                "kernels": [str(one) for one in report.tuned],
                 "trials": sum(one.trials for one in report.tuned),
                 "outside_s": sum(one.outside_s for one in report.tuned),
             })  # fmt: skip

@@ -126,7 +126,7 @@ class Run:
             # An engine's region is wrong or doesn't build: use the plan of eqsynth's own kernels.
             telling.refused("regions on engines", error)
             self.report.engine_refused = str(error)
-            settle(None, False)
+            settle(own, None, False)
             used, settle = own, Searched.settle
             compiled = self._built(graph, own)
             self._check(compiled)
@@ -134,9 +134,7 @@ class Run:
         self.built = None
         with self._stage("race"), unchanged(self.captured.buffers):
             result = self._race(graph, used.plan, compiled)
-        # What was tuned afterwards isn't what the search has chosen.
-        chosen = {id(found): searched.found, id(own): searched.own}.get(id(used), used)
-        settle(chosen, result is compiled)
+        settle(own, used, result is compiled)
         telling.explained(result)
         return result
 

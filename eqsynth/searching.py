@@ -12,8 +12,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from eqsynth import telling
@@ -38,6 +39,7 @@ from eqsynth.lower.backends import backends_of
 from eqsynth.lower.backends import engines as engines_of
 from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.same_code import code_of
+from eqsynth.lower.tvm_backend import found_by_tuning
 from eqsynth.lowered import small_constants
 from eqsynth.original import Original
 from eqsynth.progress import Progress
@@ -57,6 +59,9 @@ which measures kernels if time counts. (Two layers on images of 64 pixels in 60 
 third: Segformer 3.1 and 1.8 ms, DETR 1.43 and 1.15, Swin 1.08 and 1.22.)"""
 
 
+Settle = Callable[[Extraction, Extraction | None, bool], None]
+
+
 @dataclass(frozen=True)
 class Searched:
     """The result of a search.
@@ -64,9 +69,10 @@ class Searched:
     Attributes:
         graph: the e-graph of the whole program.
         own, found: the plan of eqsynth's own kernels, and the plan with regions on engines.
-        settle: a function to call with the plan that is used, and whether it was faster than the
-            original; it stores the choice for later searches. Called with None (an engine was
-            wrong) it deletes a stored choice.
+        settle: a function to call with the plan of eqsynth's own kernels, the plan that is used
+            (both tuned, if they were), and whether the latter was faster than the original; it
+            stores the choice for later searches. If an engine was wrong it is called with None for
+            the plan that is used, and deletes a stored choice.
         route: the route of the plan.
     """
 
@@ -74,7 +80,7 @@ class Searched:
     own: Extraction
     found: Extraction
     route: Route
-    settle: Callable[[Extraction | None, bool], None] = lambda _used, _won: None
+    settle: Settle = lambda _own, _used, _won: None
 
 
 @dataclass
@@ -197,7 +203,7 @@ class Search:
     def extract(self, graph: EGraph) -> Searched:
         """Extract the plan of least time, or of fewest FLOPs."""
         target, settings, measurer = self.original.target, self.settings, self.measurer
-        settle: Callable[[Extraction | None, bool], None] = Searched.settle
+        settle: Settle = Searched.settle
         # Extraction makes about as many objects as the e-graph has, and hardly any garbage, so
         # garbage collection is made rare.
         with closing(Profile(target.key())) as profile, collecting_seldom():
@@ -209,7 +215,9 @@ class Search:
             path = chosen.path_of(graph, costs, tried, settings.peak_memory)
             timing = settings.objective == "time"
             limit_s = settings.time_limit_s
-            recalled = chosen.recall(path, graph, costs, tried, limit_s) if timing else None
+            recalled = None
+            if timing:
+                recalled = chosen.recall(path, graph, costs, tried, limit_s, found_by_tuning)
             if recalled is not None:
                 own, found = recalled.own, recalled.found
             else:
@@ -230,11 +238,31 @@ class Search:
                 )  # fmt: skip
             if timing:
                 told = recalled or chosen.Chosen(own, found, costs.relied_on(), limit_s)
-                settle = partial(chosen.settle, path, told)
+                settle = partial(self._settle, path, told)
             costs.load(own.plan.kernels())
             route = Route.of(own, found, costs, graph)
         self._told(own, found, recalled is not None)
         return Searched(graph, own, found, route, settle)
+
+    def _settle(
+        self,
+        path: Path,
+        told: chosen.Chosen,
+        own: Extraction,
+        used: Extraction | None,
+        won: bool,
+    ) -> None:
+        """Store what was chosen, for later searches; if it was tuned, with the tuned schedules and
+        the times of their kernels."""
+        if own is not told.own:
+            target = self.original.target
+            with closing(Profile(target.key())) as profile:
+                costs = CostModel(target, profile, far=self.measurer.far)
+                costs.load(own.plan.kernels())
+                times = profile.lower_quartiles(told.times) | costs.relied_on()
+            told = replace(told, own=own, times=times)
+        told = replace(told, tuned=chosen.tuned_of(own.plan, found_by_tuning))
+        chosen.settle(path, told, used, won)
 
     def _rival(self, engines: Sequence[Backend], costs: CostModel) -> Rival:
         """Time the original on the engines that compiled it during saturation, and reserve time for

@@ -54,6 +54,7 @@ class Saturation:
     graphs: dict[bytes, EGraph] = field(default_factory=dict)
     remembered: int = 0
     certified: Certified | None = None
+    _kept: set[bytes] = field(default_factory=set)
 
     def run(self) -> EGraph:
         """Return the e-graph of the whole program.
@@ -63,12 +64,13 @@ class Saturation:
         """
         self.segments = cut(self.program)
         self.bar.total(len({segment.key for segment in self.segments}))
+        self._kept = {s.key for s in self.segments if remembered.is_kept(self._file_of(s))}
         with ExitStack() as open_:
             open_.enter_context(collecting_seldom())
             worker: Worker | None = None
             for place in reversed(range(len(self.segments))):
                 segment = self.segments[place]
-                if segment.key not in self.graphs and not self._recalled(segment):
+                if segment.key not in self.graphs and not self._recalled(segment, place):
                     if worker is None and time.monotonic() + _ROUND_S < self.end:
                         self.missed(self.segments)
                         lent = borrowed(memory_limit=self.settings.worker_bytes)
@@ -103,9 +105,9 @@ class Saturation:
             if part is not None and not others:
                 self.segments[before] = with_part(self.segments[before], part)
 
-    def _recalled(self, segment: Segment) -> bool:
+    def _recalled(self, segment: Segment, place: int) -> bool:
         """Take a segment's e-graph from the cache; return False if it isn't there."""
-        known = remembered.load(self._file_of(segment), segment.roots)
+        known = remembered.load(self._file_of(segment), segment.roots, self._share_s(place))
         if known is None:
             return False
         self.graphs[segment.key] = known
@@ -119,23 +121,35 @@ class Saturation:
             segment.roots, self.rules, DEFAULT_PHASES, limits, self.settings.logs
         )
 
+    def _share_s(self, place: int) -> float:
+        """The seconds for a segment: a share of those that are left, by its number of terms among
+        those of the distinct segments up to ``place`` that have no e-graph yet."""
+        waiting = {s.key: s for s in self.segments[:place] if s.key not in self._kept}
+        waiting[self.segments[place].key] = self.segments[place]
+        sizes = {k: _size(s) for k, s in waiting.items() if k not in self.graphs}
+        share = sizes[self.segments[place].key] / sum(sizes.values())
+        return (self.end - time.monotonic()) * share
+
     def _saturated(self, worker: Worker | None, segment: Segment, place: int) -> EGraph:
-        """Saturate a segment in its share of the time that is left. The time is divided evenly
-        among the distinct segments up to ``place`` that have no e-graph yet."""
+        """Saturate a segment in its share of the time that is left."""
         if any(0 in term.shape for root in segment.roots for term in topological([root])):
             return unsaturated(segment.roots, "zero-size dimension")
-        missing = {s.key for s in self.segments[: place + 1]} - self.graphs.keys()
-        left = (self.end - time.monotonic()) / len(missing)
+        share_s = self._share_s(place)
         # A rule that hangs has used up the time: no further segment tries it.
-        if worker is None or left <= 0:
+        if worker is None or share_s <= 0:
             return unsaturated(segment.roots, "deadline")
         graph = saturate_in_worker(
             worker,
             segment.roots,
             self.rules,
-            limits=Limits(self.settings.enodes, left),
+            limits=Limits(self.settings.enodes, share_s),
             log_matches=self.settings.logs,
             grace_s=min(10.0, 0.25 * self.settings.time_limit_s + 0.5),
         )
-        remembered.keep(self._file_of(segment), graph)
+        remembered.keep(self._file_of(segment), graph, share_s)
         return graph
+
+
+def _size(segment: Segment) -> int:
+    """The number of a segment's terms. The seconds of its saturation grow about as fast."""
+    return sum(1 for _term in topological(segment.roots))

@@ -2,14 +2,15 @@
 
 Each e-graph is a file. Its name is the digest of everything that the e-graph depends on: segment,
 rules, phases, bound on e-nodes, eqsynth's code and egglog's version. An e-graph whose search was
-stopped by the deadline isn't stored: the next search may have more time. Not here: reading and
-writing of files (``kept.py``).
+stopped by the deadline is stored, too, and serves searches that have little more time. Not here:
+reading and writing of files (``kept.py``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,20 @@ MAX_BYTES: Final = 256 << 20
 CODE: Final = ("ir", "calculus", "expansion", "rules", "egraph")
 """The subpackages on whose code the result of a saturation depends."""
 
+STOPPED: Final = 2.0
+"""A search that the deadline stopped is done again by a search that has so many times its seconds.
+(Searches of one time limit have different seconds, as a capture takes longer in a new process.)"""
+
 _COMPLETE: Final = ("saturated", "rounds", "growth")
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """The content of a file: an e-graph, and the seconds that its search was given; infinite if the
+    search ended before."""
+
+    graph: EGraph
+    seconds: float
 
 
 def directory() -> Path:
@@ -47,7 +61,7 @@ def key_of(
 ) -> str:
     """Return the name of the file, which is equal for searches that end in the same e-graph.
 
-    The deadline isn't part of the name, since a search that the deadline ended isn't stored.
+    The deadline isn't part of the name: whether it was long enough is decided by :func:`load`.
     """
     programs = [
         (r.name, r.kind, r.ruleset, r.relation, r.columns, r.program, r.scopes) for r in rules.rules
@@ -58,17 +72,28 @@ def key_of(
     return digest_of(len(own), *own, *rest).hex()
 
 
-def load(key: str, roots: Sequence[Tensor]) -> EGraph | None:
-    """Return the stored e-graph, with its operators' ``origin`` taken from ``roots``; None if none
-    is stored."""
+def is_kept(key: str) -> bool:
+    """Whether there is a file of this name; it may be of a search that was stopped too early."""
+    return (directory() / key).exists()
+
+
+def load(key: str, roots: Sequence[Tensor], seconds: float) -> EGraph | None:
+    """Return the stored e-graph, with its operators' ``origin`` taken from ``roots``. Return None
+    if none is stored, or if its search was stopped by the deadline and a search of ``seconds``
+    would have `STOPPED` times as long."""
     found = kept.load(directory() / key, _CLASSES)
-    return _placed(found, roots) if isinstance(found, EGraph) else None
+    if not isinstance(found, Saturated):
+        return None
+    too_early = found.seconds < math.inf and STOPPED * found.seconds <= seconds
+    return None if too_early else _placed(found.graph, roots)
 
 
-def keep(key: str, graph: EGraph) -> None:
-    """Store an e-graph whose search came to its end; do nothing if the directory isn't writable."""
-    if graph.stop in _COMPLETE and not graph.faults:
-        kept.keep(directory() / key, graph, MAX_BYTES)
+def keep(key: str, graph: EGraph, seconds: float) -> None:
+    """Store an e-graph whose search came to its end, or was stopped after the ``seconds`` that it
+    was given; do nothing if the directory isn't writable."""
+    if graph.stop in (*_COMPLETE, "deadline") and not graph.faults:
+        given_s = seconds if graph.stop == "deadline" else math.inf
+        kept.keep(directory() / key, Saturated(graph, given_s), MAX_BYTES)
 
 
 def _placed(graph: EGraph, roots: Sequence[Tensor]) -> EGraph | None:
@@ -105,4 +130,6 @@ TERMS: Final = (
 """Classes and functions that a pickled term may contain, also for operators of rule files and for
 regions."""
 
-_CLASSES: Final = kept.classes(EGraph, graphs.Log, graphs.Equality, snapshot.Handle, *TERMS)
+_CLASSES: Final = kept.classes(
+    Saturated, EGraph, graphs.Log, graphs.Equality, snapshot.Handle, *TERMS
+)

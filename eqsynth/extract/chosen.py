@@ -2,37 +2,40 @@
 
 A plan is stored under the digest of the e-graph, the target, the engines, the versions of the
 libraries and eqsynth's code, together with the measured times by which it was chosen. It is used
-again only if the profile still has these times, and if each step computes its class of the present
-e-graph. So a file that is out of date costs a search, and can't make a program wrong. The check and
-the race are run each time.
+again only if the profile still has these times, if tuning hasn't found other schedules for its
+kernels since, and if each step computes its class of the present e-graph. So a file that is out of
+date costs a search, and can't make a program wrong. The check and the race are run each time.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from eqsynth import kept
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.remembered import TERMS
-from eqsynth.extract import schedule, tuned
+from eqsynth.extract import schedule
 from eqsynth.extract.candidates import fused, is_copy, literals_of, placeholder, unplaced
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.kernel import Backend, Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.regions import on_engines
 from eqsynth.extract.row_chains import RowChains
+from eqsynth.extract.schedule import Schedule
 from eqsynth.extract.search import Extraction, OnEngine
 from eqsynth.ir.scalar import digest_of
 from eqsynth.ir.tensor import ClassRef, Input, Region, Tensor
 
 MAX_BYTES: Final = 64 << 20
 """The most bytes of all files. If there are more, the least recently used files are deleted."""
+
+Tuned = Callable[[Kernel], Schedule | None]
 
 LOST_FOR_S: Final = 24 * 3600.0
 """Seconds for which nothing is searched after a chosen program has lost the race against the
@@ -49,6 +52,7 @@ class Chosen:
             profile.
         limit_s: the time limit of the search. Infinite if the search ended before the limit, since
             a longer one would find the same.
+        tuned: the schedules that tuning had found for kernels of ``own``, by the kernels' numbers.
         lost_at: when the program of ``found`` first lost the race against the original, by
             `time.time`, which all processes share; None if it won.
     """
@@ -57,6 +61,7 @@ class Chosen:
     found: Extraction
     times: Mapping[str, float]
     limit_s: float
+    tuned: Mapping[int, Schedule] = field(default_factory=dict)
     lost_at: float | None = None
 
     def ended_by(self, used: Extraction, won: bool) -> Chosen:
@@ -83,18 +88,28 @@ def path_of(
     rest = (
         costs.target.key(), costs.profile.versions, costs.objective,
         [engine.name for engine in engines], kept.code_of("ir", "extract", "lower"),
-        tuned.state(), peak_bytes,
+        peak_bytes,
     )  # fmt: skip
     roots = [root.digest for root in graph.roots]
     return kept.directory("plans-4") / digest_of(*members, *roots, *rest).hex()
 
 
 def recall(
-    path: Path, graph: EGraph, costs: CostModel, engines: Sequence[Backend], limit_s: float
+    path: Path,
+    graph: EGraph,
+    costs: CostModel,
+    engines: Sequence[Backend],
+    limit_s: float,
+    tuned: Tuned = lambda _kernel: None,
 ) -> Chosen | None:
     """Return the stored choice for an e-graph. Return None if there is none, if it was made with
-    less time than this search has, if measured times have changed since, if an engine has another
-    version, or if the original beat it and `LOST_FOR_S` seconds have passed."""
+    less time than this search has, if measured times have changed since, if tuning has found other
+    schedules for its kernels, if an engine has another version, or if the original beat it and
+    `LOST_FOR_S` seconds have passed.
+
+    Args:
+        tuned: returns the schedule that tuning has found for a kernel.
+    """
     chosen = kept.load(path, _CLASSES)
     if not isinstance(chosen, Chosen) or chosen.limit_s < limit_s:
         return None
@@ -103,6 +118,8 @@ def recall(
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         if costs.profile.lower_quartiles(chosen.times) != chosen.times:
             return None
+        if tuned_of(chosen.own.plan, tuned) != chosen.tuned:
+            return None
         plan = _placed(chosen.own.plan, graph)
         own = replace(chosen.own, plan=plan, rounds=0, timed=0)
         if chosen.found.plan is chosen.own.plan:
@@ -110,6 +127,11 @@ def recall(
         plan = _on_engines(chosen.found, own, graph, engines)
         return replace(chosen, own=own, found=replace(chosen.found, plan=plan, rounds=0, timed=0))
     return None
+
+
+def tuned_of(plan: Plan, tuned: Tuned) -> dict[int, Schedule]:
+    """The schedules that tuning has found for kernels of a plan, by the kernels' numbers."""
+    return {n: found for n, k in enumerate(plan.kernels()) if (found := tuned(k)) is not None}
 
 
 def settle(path: Path, chosen: Chosen, used: Extraction | None, won: bool) -> None:

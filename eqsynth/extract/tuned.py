@@ -37,13 +37,6 @@ def keep(kernel: Kernel, machine: str) -> None:
         kept.keep(_home() / _name(kernel, machine), kernel.schedule, MAX_BYTES)
 
 
-def state() -> tuple[str, ...]:
-    """The names of the tuned kernels, and when they last changed. A plan that was chosen among
-    other kernels has another state."""
-    home, changed = _state()
-    return (str(changed), *sorted(_names(home, changed)))
-
-
 def _home() -> Path:
     return kept.directory("schedules-1")
 

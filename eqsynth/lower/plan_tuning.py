@@ -101,7 +101,7 @@ def tune_kernels(
     with closing(Profile(target.key())) as profile, borrowed(threads=target.threads) as worker:
         worker.run(load_libraries)
         until = time.monotonic() + seconds
-        costs = CostModel(target, profile)
+        costs = CostModel(target, profile, far=far)
         for kernel, weight_s in weights.items():
             budget = Budget(seconds=(until - time.monotonic()) * weight_s / left)
             left -= weight_s

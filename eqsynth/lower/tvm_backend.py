@@ -191,7 +191,7 @@ class TvmBackend:
 def _tuned(kernel: Kernel, nest: LoopNest, offered: Sequence[Schedule]) -> Iterator[Kernel]:
     """The kernel under the schedule that tuning has found for it, if that is another one than those
     that are offered and fits the nest."""
-    found = tuned.best(kernel, tuned_for())
+    found = found_by_tuning(kernel)
     if found is not None and found not in offered and refusal(nest, found) is None:
         yield replace(kernel, schedule=found)
 
@@ -234,6 +234,12 @@ def layouts_of(
 ) -> Iterator[tuple[tuple[Layout, ...], Layout]]:
     """The layouts of arguments and result for which kernels of a scope are generated."""
     return (_layouts if by_memory else _contraction_layouts)(scope, constants)
+
+
+def found_by_tuning(kernel: Kernel) -> Schedule | None:
+    """The schedule that tuning has found on this machine for a kernel's term and layouts; None if
+    it wasn't tuned."""
+    return tuned.best(kernel, tuned_for())
 
 
 def tuned_for() -> str:

@@ -4,6 +4,7 @@ files are ignored."""
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
 import zlib
@@ -17,6 +18,7 @@ import torch
 import eqsynth
 from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.remembered import Saturated
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, PROVE_PHASES
 from eqsynth.ir.tensor import Op, Tensor
@@ -44,9 +46,9 @@ def key(roots: tuple[Tensor, ...] = ROOTS) -> str:
 
 
 def test_what_is_kept_comes_back_whole(home: Path, graph: EGraph) -> None:
-    assert remembered.load(key(), ROOTS) is None
-    remembered.keep(key(), graph)
-    found = remembered.load(key(), ROOTS)
+    assert remembered.load(key(), ROOTS, 60.0) is None
+    remembered.keep(key(), graph, 1.0)
+    found = remembered.load(key(), ROOTS, 60.0)
     assert found is not None and found.seconds == 0.0
     assert replace(found, seconds=graph.seconds) == graph
     assert found.log is not None and found.log == graph.log
@@ -54,11 +56,11 @@ def test_what_is_kept_comes_back_whole(home: Path, graph: EGraph) -> None:
 
 
 def test_operators_are_at_the_places_of_the_program_that_asks(home: Path, graph: EGraph) -> None:
-    remembered.keep(key(), graph)
+    remembered.keep(key(), graph, 1.0)
     product = Op("Matmul", (Op("Matmul", (A, B), (), "one"), C), (), "two")
     roots = (Op("Relu", (product,), (), "three"),)
     assert key(roots) == key()
-    found = remembered.load(key(roots), roots)
+    found = remembered.load(key(roots), roots, 60.0)
     assert found is not None
     own = [m for members in found.original.values() for m in members if isinstance(m, Op)]
     assert [m.origin for m in own] == ["one", "two", "three"]
@@ -87,12 +89,23 @@ def test_another_search_has_another_file() -> None:
     assert remembered.key_of(ROOTS, RULES, DEFAULT_PHASES, patient, True) == key()
 
 
-@pytest.mark.parametrize("stop", ["deadline", "node_limit", "worker killed"])
+@pytest.mark.parametrize("stop", ["node_limit", "worker killed"])
 def test_what_has_not_come_to_its_end_is_not_kept(home: Path, graph: EGraph, stop: str) -> None:
-    remembered.keep(key(), replace(graph, stop=stop))
-    assert remembered.load(key(), ROOTS) is None
-    remembered.keep(key(), replace(graph, faults={"factor": "a fault"}))
-    assert remembered.load(key(), ROOTS) is None
+    remembered.keep(key(), replace(graph, stop=stop), 60.0)
+    assert remembered.load(key(), ROOTS, 60.0) is None
+    remembered.keep(key(), replace(graph, faults={"factor": "a fault"}), 60.0)
+    assert remembered.load(key(), ROOTS, 60.0) is None
+
+
+def test_what_the_deadline_stopped_serves_searches_with_little_more_time(
+    home: Path, graph: EGraph
+) -> None:
+    remembered.keep(key(), replace(graph, stop="deadline"), 2.0)
+    assert remembered.is_kept(key())
+    for seconds, serves in ((1.0, True), (2.0, True), (3.9, True), (4.0, False), (60.0, False)):
+        assert (remembered.load(key(), ROOTS, seconds) is not None) == serves
+    remembered.keep(key(), graph, 2.0)
+    assert remembered.load(key(), ROOTS, math.inf) is not None
 
 
 class Harm:
@@ -108,7 +121,7 @@ def sealed(value: object) -> bytes:
 
 
 def test_a_file_that_is_no_good_is_as_good_as_none(home: Path, graph: EGraph) -> None:
-    remembered.keep(key(), graph)
+    remembered.keep(key(), graph, 1.0)
     path = home / key()
     whole = path.read_bytes()
     flipped = bytearray(whole)
@@ -116,29 +129,30 @@ def test_a_file_that_is_no_good_is_as_good_as_none(home: Path, graph: EGraph) ->
     other = saturate_terms((op("Relu", A),), RULES, DEFAULT_PHASES, LIMITS, True)
     for data in (
         b"", whole[:10], whole[:-1], bytes(flipped), b"text", sealed(Harm()), sealed([1]),
-        sealed(other), sealed(replace(graph, roots=other.roots)),
+        sealed(graph), sealed(Saturated(other, math.inf)),
+        sealed(Saturated(replace(graph, roots=other.roots), math.inf)),
     ):  # fmt: skip
         path.write_bytes(data)
-        assert remembered.load(key(), ROOTS) is None
+        assert remembered.load(key(), ROOTS, 60.0) is None
     assert not (home.parent / "harm").exists()
     path.write_bytes(whole)
-    assert remembered.load(key(), ROOTS) is not None
+    assert remembered.load(key(), ROOTS, 60.0) is not None
 
 
 def test_files_that_were_not_used_for_longest_go(
     home: Path, graph: EGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abc":
-        remembered.keep(name, graph)
+        remembered.keep(name, graph, 1.0)
     size = (home / "a").stat().st_size
     for age, name in enumerate("bca"):
         os.utime(home / name, ns=(age, age))
-    assert remembered.load("b", ROOTS) is not None  # used now
+    assert remembered.load("b", ROOTS, 60.0) is not None  # used now
     monkeypatch.setattr(remembered, "MAX_BYTES", 3 * size)
-    remembered.keep("d", graph)
+    remembered.keep("d", graph, 1.0)
     assert {path.name for path in home.iterdir()} == {"a", "b", "d"}
     monkeypatch.setattr(remembered, "MAX_BYTES", size - 1)
-    remembered.keep("e", graph)
+    remembered.keep("e", graph, 1.0)
     assert not (home / "e").exists()
 
 
@@ -147,8 +161,8 @@ def test_a_directory_that_cannot_be_written_costs_nothing_but_time(
 ) -> None:
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path / "file"))
-    remembered.keep(key(), graph)
-    assert remembered.load(key(), ROOTS) is None
+    remembered.keep(key(), graph, 1.0)
+    assert remembered.load(key(), ROOTS, 60.0) is None
 
 
 def test_the_second_optimize_does_not_saturate(home: Path) -> None:

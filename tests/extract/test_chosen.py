@@ -4,7 +4,7 @@ the program have changed, and is never kept if it is wrong or rests on estimates
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.regions import with_engines
+from eqsynth.extract.schedule import Rows, Schedule, Tile
 from eqsynth.extract.search import Extraction, extract
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.tensor import Op, Region, Tensor
@@ -115,6 +116,29 @@ def test_other_times_other_choices(costs: CostModel, tmp_path: Path) -> None:
     assert setting.recall() is not None
     empty = CostModel(TARGET, Profile(TARGET.key(), path=tmp_path / "other.sqlite"))
     assert chosen.recall(setting.path, setting.graph, empty, INDUCTOR, LIMIT_S) is None
+
+
+def test_what_tuning_has_found_since_is_searched(costs: CostModel) -> None:
+    setting = searched(costs, 1e3, program())
+    kernel = setting.own.plan.kernels()[-1]
+    found: dict[Kernel, Schedule] = {kernel: Rows()}
+
+    def recall(tuned: Mapping[Kernel, Schedule]) -> chosen.Chosen | None:
+        where = setting.path, setting.graph, costs, INDUCTOR, LIMIT_S
+        return chosen.recall(*where, lambda kernel: tuned.get(kernel))
+
+    setting.keep()
+    assert recall({}) is not None
+    assert recall(found) is None
+    known = chosen.tuned_of(setting.own.plan, lambda kernel: found.get(kernel))
+    assert len(known) == 1
+    times = setting.costs.relied_on()
+    told = chosen.Chosen(setting.own, setting.found, times, LIMIT_S, known)
+    chosen.settle(setting.path, told, setting.found, True)
+    assert recall(found) is not None
+    assert recall({}) is None and recall({kernel: Tile(8, 8)}) is None
+    elsewhere = replace(kernel, implementation="tvm")
+    assert recall({**found, elsewhere: Rows()}) is not None, "no kernel of this plan"
 
 
 def test_an_engine_of_another_version_is_measured_again(costs: CostModel) -> None:
