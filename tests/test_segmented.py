@@ -51,7 +51,9 @@ def test_each_segment_has_time_by_its_number_of_terms(
     asked: list[tuple[int, float]] = []
     stops: dict[int, str] = {}
 
-    def saturate(worker: object, roots: Sequence[Tensor], *_: Any, limits: Any, **__: Any) -> EGraph:
+    def saturate(
+        worker: object, roots: Sequence[Tensor], *_: Any, limits: Any, **__: Any
+    ) -> EGraph:
         asked.append((terms(roots), limits.deadline_s))
         return unsaturated(roots, stops.get(terms(roots), "saturated"))
 
