@@ -181,8 +181,10 @@ def _kinds(nest: LoopNest, by_arithmetic: bool) -> tuple[Kind, ...]:
     """The kinds of schedules that a nest may have, with some sizes."""
     if by_arithmetic:
         return (Block,)
-    tried: list[Schedule] = [Rows(), Flat(1), Tile(1, 1), Lanes(HALF), Fold(HALF), Block(1, HALF)]
+    tried: list[Schedule] = [Rows(), Flat(1), Tile(1, 1), Lanes(HALF), Fold(HALF)]
     tried += [Matrices(HALF), Chain(HALF)]
+    if block_loops(nest) is not None:  # and not only those of a padded copy (``for_blocks``)
+        tried.append(Block(1, HALF))
     return tuple(type(schedule) for schedule in tried if refusal(nest, schedule) is None)
 
 

@@ -20,6 +20,7 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum
 from eqsynth.ir.tensor import Input, Region, Scope, Tensor, args_of, is_literal, topological
 from eqsynth.ir.types import TensorType
+from eqsynth.lower.kernel_tuning import space_for
 from eqsynth.lower.loop_nest import loop_nest
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import refusal, schedules
@@ -89,6 +90,16 @@ def check(scope: Scope) -> list[Schedule | str]:
         result = runner(*(v for n, v in enumerate(given) if n not in packed))
         np.testing.assert_allclose(result.double().numpy(), expected, rtol=bound, atol=bound * 20)
     return [kernel.schedule for kernel in kernels]
+
+
+@pytest.mark.parametrize("filters", [16, 40])
+def test_its_space_begins_with_what_is_offered(filters: int) -> None:
+    """Also where the data is padded, so that a copy of it could be computed in blocks."""
+    for scope in scopes(4, (28, 28), 64, filters=filters):
+        constants = tuple(map(is_literal, args_of(scope)))
+        for kernel in TvmBackend().kernels(scope, constants):
+            space = space_for(kernel)
+            assert kernel.schedule in map(space.made, space.starts)
 
 
 @pytest.mark.rotating

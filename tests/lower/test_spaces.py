@@ -122,6 +122,7 @@ CASES = {
     "products of integers": Case(_product(17, 33, 20, 1, "int32"), False),
     "nearness": Case(_nearness(), False),
     "convolution": Case(_convolution(), False, 16.0),
+    "convolution of few uses": Case(_convolution(), True, 16.0),
     "band of a product": Case(_band(False, 53, 9, 3, 20), False),
     "band times a matrix": Case(_band(True, 53, 9, 3, 43), False),
     "band wider than the rows": Case(_band(False, 7, 10, 1, 19), False),
