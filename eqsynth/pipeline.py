@@ -149,8 +149,8 @@ def optimize(
             unchanged are shared with the module, which saves memory; a call after a weight has
             changed raises ``WeightError``.
         tune: seconds, beyond the time limit, for trying other schedules of the generated kernels
-            that take most time. All measured times are kept, so that a later call continues an
-            interrupted tuning.
+            that take most time. They are used if the program is faster with them. All measured
+            times are kept, so that a later call continues an interrupted tuning.
         peak_memory: bytes that a program may need: inputs, constants, and the values that live at
             the same time (``report.peak_memory_bytes``). Not counted are the memory that a
             library's kernel takes while it runs, and results that the caller keeps. The fastest

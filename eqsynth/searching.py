@@ -252,9 +252,9 @@ class Search:
         used: Extraction | None,
         won: bool,
     ) -> None:
-        """Store what was chosen, for later searches; if it was tuned, with the tuned schedules and
-        the times of their kernels."""
-        if own is not told.own:
+        """Store what was chosen, for later searches; after tuning with the plan that won, and with
+        the times that tuning has measured."""
+        if self.report.tuned:
             target = self.original.target
             with closing(Profile(target.key())) as profile:
                 costs = CostModel(target, profile, far=self.measurer.far)

@@ -90,6 +90,13 @@ def raced(result: Race) -> None:
     )  # fmt: skip
 
 
+def tuned(kernels: int, result: Race) -> None:
+    log.info(
+        "timed the program at %.3f ms, and with %d tuned kernels at %.3f ms",
+        result.before.median_s * 1e3, kernels, result.after.median_s * 1e3,
+    )  # fmt: skip
+
+
 def beside(rival: Extraction, result: Race) -> None:
     engines = ", ".join(region.engine for region in rival.regions)
     log.info(

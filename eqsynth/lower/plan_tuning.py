@@ -21,12 +21,11 @@ from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule
-from eqsynth.extract.search import Extraction
 from eqsynth.extract.target import Target
 from eqsynth.lower.backends import load_libraries
 from eqsynth.lower.kernel_tuning import TunedKernel, tune_kernel
 from eqsynth.lower.tuning_records import nearest, records
-from eqsynth.lower.tuning_told import Tuning, best_so_far, told
+from eqsynth.lower.tuning_told import best_so_far
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.tuning.search import Budget, Search
 from eqsynth.tuning.tuners import opevo
@@ -39,19 +38,16 @@ Watch = Callable[[Kernel, Search[Schedule]], None]
 _log = logging.getLogger("eqsynth")
 
 
-def tuned_plans(
-    own: Extraction,
-    found: Extraction,
+def tuned_kernels(
+    plan: Plan,
     target: Target,
     far: int,
     seconds: float,
     tell: Callable[[str], None] = lambda _text: None,
-) -> tuple[Extraction, Extraction, tuple[Tuning, ...]]:
-    """The two plans with faster schedules for their heaviest kernels where the search found some,
-    and the outcome for each kernel.
+) -> dict[Kernel, TunedKernel]:
+    """Tune a plan's heaviest kernels.
 
     Args:
-        own, found: the plan of eqsynth's own kernels, and the plan that is used.
         far: the number of cache levels that weights are to be out of when a kernel is called
             (``Target.far``).
         tell: called with the best schedule so far whenever schedules were measured.
@@ -60,13 +56,7 @@ def tuned_plans(
     def watch(kernel: Kernel, search: Search[Schedule]) -> None:
         tell(best_so_far(kernel, search, target))
 
-    tried = dict(tune_kernels(heaviest(found.plan), target, far, seconds, watch))
-    tuning = tuple(told(one, target) for one in tried.values())
-    faster = {kernel: one for kernel, one in tried.items() if one.faster and one.kernel != kernel}
-    chosen = replace(found, plan=with_faster(found.plan, faster))
-    if own.plan is found.plan:
-        return chosen, chosen, tuning
-    return replace(own, plan=with_faster(own.plan, faster)), chosen, tuning
+    return dict(tune_kernels(heaviest(plan), target, far, seconds, watch))
 
 
 def heaviest(plan: Plan) -> dict[Kernel, float]:

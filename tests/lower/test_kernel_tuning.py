@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from eoperator_cases import check_kernels, it, tensor
 
 import eqsynth
+from eqsynth import running, searching
 from eqsynth.executor import Worker, borrowed
 from eqsynth.extract import tuned
 from eqsynth.extract.cost import measurement_key
@@ -24,7 +28,8 @@ from eqsynth.extract.target import Target
 from eqsynth.extract.timing import Timing
 from eqsynth.ir.scalar import Call, Read
 from eqsynth.ir.tensor import ClassRef, Scope
-from eqsynth.lower import kernel_tuning, tuning_records
+from eqsynth.lower import kernel_tuning, tuning_records, tvm_backend
+from eqsynth.lower.backends import cpu_backends
 from eqsynth.lower.kernel_tuning import (
     ScheduleTimes,
     TunedKernel,
@@ -227,6 +232,49 @@ def test_optimize_tunes_and_stays_right() -> None:
     for before, after in ((untuned, found), (found, again)):
         assert [step.kernel.term for step in after.steps] == [s.kernel.term for s in before.steps]
     assert [step.kernel for step in again.steps] == [step.kernel for step in found.steps]
+
+
+@pytest.mark.rotating
+@pytest.mark.usefixtures("profile")
+def test_a_tuned_schedule_is_used_if_the_program_is_faster_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever tuning tells of the kernel alone. The sum reads along memory, so that a loop over
+    rows is much slower than partial sums."""
+    x, module = torch.randn(4, 96, 800), Sums().eval()
+
+    def fits(kernel: Kernel) -> bool:
+        with suppress(ValueError):
+            tvm_backend.check_schedule(kernel)
+            return True
+        return False
+
+    def tuned_to(*schedules: Schedule) -> eqsynth.CompiledProgram:
+        def tuned(plan: Plan, *_: object) -> dict[Kernel, TunedKernel]:
+            sums = (k for k in heaviest(plan) if isinstance(k.term, Scope) and k.term.reduction)
+            kernel = next(sums)
+            best = next(filter(fits, (replace(kernel, schedule=s) for s in schedules)))
+            before, after = Timing(1.0, 1.0, 1.0, 3), Timing(0.5, 0.5, 0.5, 3)
+            search = Tuned[Schedule]((), "trials", 0.0, 0.0)
+            return {kernel: TunedKernel(kernel, best, before, after, search)}
+
+        monkeypatch.setattr(running, "tuned_kernels", tuned)
+        options: dict[str, Any] = {"time_limit_s": 20, "engines": (), "strict": True}
+        return eqsynth.optimize(module, (x,), tune=1.0, **options)
+
+    slow = tuned_to(Rows())
+    (one,) = slow.report.tuned
+    assert not one.used and "(not faster in the program)" in str(one)
+    assert Rows() not in [step.kernel.schedule for step in slow.steps]
+
+    monkeypatch.setenv("EQSYNTH_CACHE", os.environ["EQSYNTH_CACHE"] + "/other")
+    own = [backend for backend in cpu_backends() if isinstance(backend, TvmBackend)]
+    monkeypatch.setattr(searching, "backends_of", lambda *_: own)
+    monkeypatch.setattr(tvm_backend, "offered_schedules", lambda *_: (Rows(),))
+    fast = tuned_to(Fold(16), Lanes(16))
+    (one,) = fast.report.tuned
+    assert one.used and one.found in [str(step.kernel.schedule) for step in fast.steps]
+    torch.testing.assert_close(fast(x), module(x), rtol=1e-4, atol=1e-3)
 
 
 def plan_of(*kernels: tuple[Kernel, float]) -> Plan:
