@@ -285,7 +285,9 @@ class Run:
         self.begin += self.report.stages_s["tune"]  # tuning is on top of the limit
         faster = {k: one for k, one in tried.items() if one.faster and one.kernel != k}
         used = self._faster_in_place(graph, found, faster) if faster else {}
-        self.report.tuned = tuple(told(one, target, k in used) for k, one in tried.items())
+        self.report.tuned = tuple(
+            told(one, target, k in used or one.kernel == k) for k, one in tried.items()
+        )
         if not used:
             return own, found
         chosen = replace(found, plan=with_faster(found.plan, used))

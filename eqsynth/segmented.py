@@ -55,6 +55,7 @@ class Saturation:
     remembered: int = 0
     certified: Certified | None = None
     _kept: set[bytes] = field(default_factory=set)
+    _files: dict[bytes, str] = field(default_factory=dict)
 
     def run(self) -> EGraph:
         """Return the e-graph of the whole program.
@@ -116,10 +117,12 @@ class Saturation:
         return True
 
     def _file_of(self, segment: Segment) -> str:
-        limits = Limits(self.settings.enodes)
-        return remembered.key_of(
-            segment.roots, self.rules, DEFAULT_PHASES, limits, self.settings.logs
-        )
+        """The name of a segment's file. It takes some 10 ms, since it is a digest of all rules."""
+        if segment.key not in self._files:
+            limits, logs = Limits(self.settings.enodes), self.settings.logs
+            made = remembered.key_of(segment.roots, self.rules, DEFAULT_PHASES, limits, logs)
+            self._files[segment.key] = made
+        return self._files[segment.key]
 
     def _share_s(self, place: int) -> float:
         """The seconds for a segment: a share of those that are left, by its number of terms among

@@ -68,7 +68,8 @@ class Tuning:
         outside_s: the part of these seconds that wasn't spent in measuring.
         around: for each parameter, the values next to the best point's, and their time divided by
             the best time: infinite if the schedule fails, None if it wasn't measured.
-        used: whether the program has the kernel with the schedule that was found.
+        used: whether the program has the schedule that was found; None if no program was made
+            (``eqsynth tune profile``).
     """
 
     what: str
@@ -82,7 +83,7 @@ class Tuning:
     seconds: float
     outside_s: float
     around: Mapping[str, Mapping[str, float | None]]
-    used: bool = True
+    used: bool | None = None
 
     def __str__(self) -> str:
         if self.default_s is None or self.found_s is None:
@@ -90,7 +91,7 @@ class Tuning:
         text = f"{self.what}: {self.default} {self.default_s * 1e3:.4f} ms"
         if self.found != self.default:
             text += f" -> {self.found} {self.found_s * 1e3:.4f} ms"
-            text += "" if self.used else " (not faster in the program)"
+            text += " (not faster in the program)" if self.used is False else ""
         return f"{text}, {self.rate} ({self.trials} tried, {self.stop})"
 
     def lines(self) -> list[str]:
@@ -111,9 +112,9 @@ def _ratio(ratio: float) -> str:
     return "fails" if math.isinf(ratio) else f"{ratio:.2f}"
 
 
-def told(one: TunedKernel, target: Target, used: bool = True) -> Tuning:
-    """The report of a kernel that was tuned; ``used`` says whether a program has the schedule that
-    was found."""
+def told(one: TunedKernel, target: Target, used: bool | None = None) -> Tuning:
+    """The report of a kernel that was tuned; ``used`` says whether the program has the schedule
+    that was found, None that no program was made."""
     times = {trial.made: trial.time_s for trial in one.found.trials}
     best, near = one.found.best, dict[str, dict[Any, float | None]]()
     if best is not None:
