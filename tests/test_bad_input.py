@@ -260,6 +260,7 @@ def test_a_module_that_draws_random_numbers_stays_the_original() -> None:
     assert torch.equal(got, noisy(X))
 
 
+@pytest.mark.rotating(parts=4)
 def test_what_is_saved_loaded_and_refreshed_is_checked(tmp_path: Path) -> None:
     with pytest.raises(EqsynthError) as caught:
         eqsynth.save(mlp(), tmp_path / "program")  # type: ignore[arg-type]

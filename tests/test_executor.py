@@ -201,6 +201,7 @@ def test_a_late_answer_does_not_meet_the_next_task(tmp_path: Path) -> None:
         assert worker.run(pow, 2, 3) == 8
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_memory_limit_is_an_error_and_the_worker_goes_on() -> None:
     with Worker(memory_limit=512 << 20) as worker:
         with pytest.raises(WorkerError) as caught:

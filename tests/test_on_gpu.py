@@ -102,6 +102,7 @@ def test_new_weights_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch.
         torch.testing.assert_close(got, other(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_wrong_kernel_gives_the_original_back(
     gpu: None, given: tuple[Layer, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ def test_kernels_are_timed_there(gpu: None, given: tuple[Layer, torch.Tensor]) -
     assert program.report.kernels_timed > 5
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_kernel_that_fails_may_have_broken_the_gpu(found: CompiledProgram) -> None:
     """Whether the others still run, the place says."""
     (kernel, *_) = [step.kernel for step in found.steps if step.kernel.backend == "cublasLt"]

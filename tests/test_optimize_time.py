@@ -45,6 +45,7 @@ def test_a_workload_keeps_its_values(name: str) -> None:
         torch.testing.assert_close(y, z, rtol=0, atol=2e-5 * scale)
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_measuring_worker_loads_during_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not while the target's peaks are measured, which needs quiet."""
     called: list[str] = []

@@ -150,6 +150,7 @@ def test_equal_programs_are_proved(left: Any, right: Any) -> None:
     assert agree(explanation) == len(explanation.steps) + 1
 
 
+@pytest.mark.rotating(parts=4)
 def test_several_outputs_are_proved_together() -> None:
     proof = prove_equal([A @ B + A @ C, A + B], [A @ (B + C), B + A], time_limit_s=600)
     assert proof

@@ -108,6 +108,7 @@ def test_a_directory_of_rule_files_is_taken(own: Path) -> None:
     assert world["asked"] and any("Twice" in one["equality"] for one in world["remainder"])
 
 
+@pytest.mark.rotating(parts=4)
 def test_an_operator_that_is_not_enumerated_is_told(own: Path) -> None:
     with own.open("a", encoding="utf-8") as file:
         file.write("(constructor Open (Tensor) Tensor)\n"

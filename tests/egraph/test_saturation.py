@@ -383,6 +383,7 @@ def test_a_term_that_is_added_twice_is_one_class() -> None:
     assert session.add([x]) == [session.handle(leaf("x", 2, 3))] != [first]
 
 
+@pytest.mark.rotating(parts=4)
 def test_what_is_cached_of_a_class_is_not_taken_for_it_when_it_is_constant(tmp_path: Path) -> None:
     """Both sessions have the same program. In the second one, a rule makes the difference constant.
     The scope that reads it has to be constant too, although the process has cached the first."""
@@ -479,6 +480,7 @@ LAWS["match-epilogue"] = replace(LAWS["match-epilogue"], tactic=lambda view, row
 """
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_end_of_a_worker_takes_nothing_away() -> None:
     """If the worker is killed, the e-graph that it found so far comes back, with its log."""
     product = op("Matmul", op("Matmul", leaf("a", 2, 8), leaf("b", 8, 8)), leaf("c", 8, 1))

@@ -132,6 +132,7 @@ def test_an_engine_that_was_not_ready_is_asked_again_if_it_has_more_time(
     assert ("Region of 32 operators" in asked) == asked_again == better.ended
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize(
     ("original_s", "chosen_s", "sampled"),
     [(40.0, 40.0, False), (40.0, 20.0, True)], ids=["gains nothing", "gains half"],

@@ -118,6 +118,7 @@ def test_what_has_one_sign_on_few_assignments_is_not_what_relu_makes_of_it(
     assert wrong in said()
 
 
+@pytest.mark.rotating(parts=4)
 def test_candidates_are_the_most_general(found: Enumerated) -> None:
     candidates, counts = reduced(found)
     said = {str(candidate) for candidate in candidates}

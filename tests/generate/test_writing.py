@@ -81,6 +81,7 @@ def test_an_equality_is_a_rule_for_all_sizes(
     assert len(own) == directions and all(rule.status == "proved" for rule in own)
 
 
+@pytest.mark.rotating(parts=4)
 def test_what_is_written_derives_what_it_was_written_for(tmp_path: Path) -> None:
     """At another size, and by the written rules alone."""
     path = tmp_path / "found.egg"

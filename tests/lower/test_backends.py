@@ -157,6 +157,7 @@ def test_a_kernel_whose_arguments_do_not_fit_into_memory_leaves_the_others_their
     assert isinstance(times[small], Timing)
 
 
+@pytest.mark.rotating(parts=4)
 def test_times_know_that_they_were_disturbed(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_worker_that_is_loading_goes_on_with_kernels() -> None:
     assert {*psutil.Process().children()} <= {*before}  # ended, and none was begun for the kernels
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_worker_compiles_what_this_process_then_loads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -330,6 +332,7 @@ def test_kernels_are_timed_with_other_steps_between(monkeypatch: pytest.MonkeyPa
     assert timing is not None and not others
 
 
+@pytest.mark.rotating(parts=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
 def test_other_steps_leave_arguments_as_they_are(dtype: torch.dtype) -> None:
     """They write what is there: -0.0 too may become 0.0, and nothing else changes."""

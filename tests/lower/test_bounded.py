@@ -74,6 +74,7 @@ def test_a_graph_whose_compiler_is_late_stays_as_it_is(slow_compiler: Path) -> N
     assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 0
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_region_whose_compiler_is_late_is_refused(slow_compiler: Path) -> None:
     region, seconds = Region((Op("Tanh", (Op("Relu", (X,)),)),), (X,)), 1.0
     while not (slow_compiler / "begun").exists():
@@ -130,6 +131,7 @@ def test_the_plan_is_what_was_measured_where_an_engine_is_late(
     assert _ended(slow_compiler) and not (slow_compiler / "done").exists()
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_kernel_whose_compiler_is_late_has_no_time_and_has_not_failed(
     slow_compiler: Path,
 ) -> None:

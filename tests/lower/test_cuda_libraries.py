@@ -241,6 +241,7 @@ def test_what_a_library_has_is_not_offered_as_plain_torch() -> None:
 # ---- generated kernels ----------------------------------------------------------------------
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_kernel_is_launched_through_the_driver() -> None:
     case = CASES["along"]
     scope = case.scope

@@ -68,6 +68,7 @@ def test_a_net(net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path) -> None
     torch.testing.assert_close(program(image, name=name, scale=2.0), before)
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_program_that_is_loaded(
     net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_what_cant_be_exported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.got == "Linear"
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_difference_is_an_error(
     net: tuple[Net, eqsynth.CompiledProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_what_is_measured_is_kept(profile: Profile, worker: Worker) -> None:
     assert not profile.family_ratios(measurement_key(kernel).family)
 
 
+@pytest.mark.rotating(parts=4)
 def test_a_search_goes_on_where_it_was(profile: Profile, worker: Worker) -> None:
     kernel = transposed()
     short = tune_kernel(kernel, worker, profile, Budget(trials=4), opevo, THREADS)

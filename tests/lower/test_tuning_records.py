@@ -149,6 +149,7 @@ def test_rates_are_of_what_bounds_a_kernel() -> None:
     assert moved.share == pytest.approx(0.25)
 
 
+@pytest.mark.rotating(parts=4)
 def test_two_processes_do_not_time_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
