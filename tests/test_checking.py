@@ -42,7 +42,6 @@ class Net(nn.Module):
         return self.b(torch.tanh(torch.sigmoid(self.a(x))))  # type: ignore[no-any-return]
 
 
-@pytest.mark.rotating(parts=4)
 def test_a_wrong_rule_is_named_by_its_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "wrong.egg"
     path.write_text(WRONG, encoding="utf-8")

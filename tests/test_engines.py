@@ -146,7 +146,6 @@ def test_an_engine_that_may_be_the_fastest_is_raced_with_the_whole_program(
     assert next(races, None) is None
 
 
-@pytest.mark.rotating(parts=4)
 def test_no_plan_is_built_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The plan that is chosen was built already, to time its kernels in their places."""
     monkeypatch.setenv("EQSYNTH_CACHE", str(tmp_path))

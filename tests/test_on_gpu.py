@@ -102,7 +102,6 @@ def test_new_weights_on_a_gpu(found: CompiledProgram, given: tuple[Layer, torch.
         torch.testing.assert_close(got, other(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.rotating(parts=4)
 def test_a_wrong_kernel_gives_the_original_back(
     gpu: None, given: tuple[Layer, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

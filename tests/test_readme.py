@@ -33,7 +33,6 @@ def write_as_onnx(model: torch.nn.Sequential, path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
 
 
-@pytest.mark.rotating(parts=4)
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test: each goes on where the last one has ended, in the same process. The first stands
     by itself; after it there is an ONNX file of its model."""

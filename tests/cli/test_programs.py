@@ -115,7 +115,6 @@ def test_its_steps_are_timed(optimized: Path) -> None:
     assert all(step["kernel"] in said for step in steps)
 
 
-@pytest.mark.rotating(parts=4)
 def test_an_exported_program_is_a_model(folder: Path) -> None:
     layer, x = torch.nn.Linear(4, 3).eval(), torch.ones(2, 4)
     torch.export.save(torch.export.export(layer, (x,)), folder / "linear.pt2")

@@ -93,7 +93,6 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
     assert "relu-of-relu" in run("check", "rules/simplify.egg", "--name", "relu-of-rela", code=2)
 
 
-@pytest.mark.rotating(parts=4)
 def test_check_passes_on_sound_rules(rules_file: str) -> None:
     checked = data("check", rules_file, "--samples", "5", "--processes", "1")
     assert checked["findings"] == [] and not checked["interrupted"]

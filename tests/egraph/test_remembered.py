@@ -165,7 +165,6 @@ def test_a_directory_that_cannot_be_written_costs_nothing_but_time(
     assert remembered.load(key(), ROOTS, 60.0) is None
 
 
-@pytest.mark.rotating(parts=4)
 def test_the_second_optimize_does_not_saturate(home: Path) -> None:
     """A second model with the same layers isn't saturated. The log that explains it is kept too."""
     torch.manual_seed(0)

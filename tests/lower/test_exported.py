@@ -68,7 +68,6 @@ def test_a_net(net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path) -> None
     torch.testing.assert_close(program(image, name=name, scale=2.0), before)
 
 
-@pytest.mark.rotating(parts=4)
 def test_a_program_that_is_loaded(
     net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path
 ) -> None:

@@ -66,7 +66,6 @@ def net() -> tuple[Net, eqsynth.CompiledProgram]:
     return module, optimized(module, torch.randn(2, 3, 8, 8), torch.tensor([1, 4]))
 
 
-@pytest.mark.rotating(parts=4)
 def test_a_net(net: tuple[Net, eqsynth.CompiledProgram], tmp_path: Path) -> None:
     module, program = net
     path = tmp_path / "net.onnx"

@@ -51,7 +51,6 @@ def run_python(code: str, *args: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
 
 
-@pytest.mark.rotating(parts=4)
 def test_a_net_from_a_file(tmp_path: Path) -> None:
     proto, path = cnn(), tmp_path / "net.onnx"
     onnx.save(proto, path)
