@@ -79,7 +79,7 @@ def grown(
     begin = time.monotonic()
     with Progress(False) as bar:
         program, end = captured.program, begin + limit_s
-        saturation = Saturation(program, settings, rules, bar, end, lambda _segments: None)
+        saturation = Saturation(program, settings, rules, bar, end, lambda _segments: 1)
         graph = saturation.run()
     return Grown(captured, saturation, graph, time.monotonic() - begin)
 

@@ -124,7 +124,7 @@ def optimize(
             OpenVINO; ``certify``; and ``tune``. A module whose single call takes longer than the
             limit (and over 5 s) isn't optimized. ``float("inf")`` is no limit.
         node_limit: e-nodes of one segment at which saturation stops.
-        memory_limit: bytes that each of these may take: the address space of the saturation worker,
+        memory_limit: bytes that each of these may take: the address space of a saturation worker,
             the constants that a compiled program keeps, and any single value that it computes. A
             program with a larger value, such as ``x.expand(1 << 36, 3)``, isn't optimized unless a
             plan avoids this value.

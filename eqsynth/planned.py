@@ -91,7 +91,7 @@ def plan(
     report.count_before(captured.program)
     with Progress(False) as bar:
         saturation = Saturation(
-            captured.program, settings, loaded, bar, begin + time_limit_s, lambda _segments: None
+            captured.program, settings, loaded, bar, begin + time_limit_s, lambda _segments: 1
         )
         graph = saturation.run()
     report.segments, report.distinct_segments = len(saturation.segments), saturation.distinct

@@ -21,6 +21,7 @@ from eqsynth import telling
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.segments import Segment
 from eqsynth.errors import EqsynthError
+from eqsynth.executor import MAX_IDLE
 from eqsynth.extract import chosen
 from eqsynth.extract.cost import CostModel
 from eqsynth.extract.disturbance import is_quiet
@@ -115,7 +116,7 @@ class Search:
 
     def follow(self, route: Route) -> Searched | None:
         """Return the plan that a route leads to; None if it can't be followed for these sizes."""
-        graph = self._saturated(self.rules.only(route.rules), lambda _segments: None)
+        graph = self._saturated(self.rules.only(route.rules), lambda _segments: self._processors())
         target = self.original.target
         backends = backends_of(target, self.captured.opaque)
         with closing(Profile(target.key())) as profile:
@@ -143,7 +144,7 @@ class Search:
         begin_s = settings.time_limit_s / 4
         engines = self._engines()
 
-        def prepare(segments: Sequence[Segment]) -> None:
+        def prepare(segments: Sequence[Segment]) -> int:
             # Called only if an e-graph is missing from the cache: if none is, the profile mostly
             # has the engines' times, too.
             if timing:
@@ -151,10 +152,15 @@ class Search:
                 self._tell(plain, first, True)
                 self.first = [step.kernel for step in first]
                 measurer.prepare(self.first, begin_s)
+            return max(1, self._processors() - bool(self.first))
 
         return self._saturated(self.rules, prepare)
 
-    def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], None]) -> EGraph:
+    def _processors(self) -> int:
+        """The number of segments that may be saturated at a time."""
+        return min(MAX_IDLE, self.original.target.threads)
+
+    def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], int]) -> EGraph:
         """Saturate the program's segments within a part of the time that is left (`SATURATING`),
         and record the figures."""
         now = time.monotonic()

@@ -3,15 +3,19 @@
     12 equal layers  ->  12 segments, 1 e-graph saturated, 1 e-graph of the whole program
 
 Segments are saturated from the last to the first: a segment may read only a part of an earlier
-segment's result, and then only this part has to be computed (``egraph/segments.py``).
+segment's result, and then only this part has to be computed (``egraph/segments.py``). With several
+workers the earlier segments are begun before this is known; those of which only a part turns out to
+be needed are saturated again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from eqsynth.certificates import Certified, certify
 from eqsynth.egraph import remembered
@@ -19,13 +23,14 @@ from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import Segment, cut, demanded, stitch, with_part
-from eqsynth.executor import Worker, borrowed
+from eqsynth.executor import Worker
 from eqsynth.garbage import collecting_seldom
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import topological
 from eqsynth.progress import Progress
 from eqsynth.rules import RuleSet
 from eqsynth.settings import Settings
+from eqsynth.tasks import LocalExecutor
 
 # Seconds that a round of rules takes at least. With less time left no worker is started.
 _ROUND_S = 0.02
@@ -38,7 +43,7 @@ class Saturation:
     Attributes:
         end: the monotonic clock after which further segments are left unsaturated.
         missed: called with all segments, before the first segment that isn't in the cache is
-            saturated.
+            saturated; returns how many may be saturated at a time.
         graphs: e-graphs by the keys of segments.
         remembered: number of segments whose e-graphs came from the cache.
         certified: the result of checking the certificates, if ``certify`` was set.
@@ -49,11 +54,13 @@ class Saturation:
     rules: RuleSet
     bar: Progress
     end: float
-    missed: Callable[[Sequence[Segment]], None]
+    missed: Callable[[Sequence[Segment]], int]
     segments: list[Segment] = field(default_factory=list)
     graphs: dict[bytes, EGraph] = field(default_factory=dict)
     remembered: int = 0
     certified: Certified | None = None
+    _workers: LocalExecutor | None = None
+    _begun: dict[bytes, Future[EGraph]] = field(default_factory=dict)
     _kept: set[bytes] = field(default_factory=set)
     _files: dict[bytes, str] = field(default_factory=dict)
 
@@ -68,15 +75,14 @@ class Saturation:
         self._kept = {s.key for s in self.segments if remembered.is_kept(self._file_of(s))}
         with ExitStack() as open_:
             open_.enter_context(collecting_seldom())
-            worker: Worker | None = None
             for place in reversed(range(len(self.segments))):
                 segment = self.segments[place]
                 if segment.key not in self.graphs and not self._recalled(segment, place):
-                    if worker is None and time.monotonic() + _ROUND_S < self.end:
-                        self.missed(self.segments)
-                        lent = borrowed(memory_limit=self.settings.worker_bytes)
-                        worker = open_.enter_context(lent)
-                    self.graphs[segment.key] = self._saturated(worker, segment, place)
+                    if self._workers is None and time.monotonic() + _ROUND_S < self.end:
+                        workers = LocalExecutor(self.missed(self.segments))
+                        self._workers = open_.enter_context(workers)
+                        open_.callback(workers.end)  # nobody needs what is still saturated then
+                    self.graphs[segment.key] = self._saturated(segment, place)
                     self.bar.advance()
                 self._ask_for_parts(segment, place)
         if self.settings.certify:
@@ -107,7 +113,10 @@ class Saturation:
                 self.segments[before] = with_part(self.segments[before], part)
 
     def _recalled(self, segment: Segment, place: int) -> bool:
-        """Take a segment's e-graph from the cache; return False if it isn't there."""
+        """Take a segment's e-graph from the cache; return False if it isn't there, or was begun
+        here."""
+        if segment.key in self._begun:
+            return False
         known = remembered.load(self._file_of(segment), segment.roots, self._share_s(place))
         if known is None:
             return False
@@ -126,21 +135,49 @@ class Saturation:
 
     def _share_s(self, place: int) -> float:
         """The seconds for a segment: a share of those that are left, by its number of terms among
-        those of the distinct segments up to ``place`` that have no e-graph yet."""
+        those of the distinct segments up to ``place`` that have no e-graph yet; with two workers
+        twice as many."""
         waiting = {s.key: s for s in self.segments[:place] if s.key not in self._kept}
         waiting[self.segments[place].key] = self.segments[place]
         sizes = {k: _size(s) for k, s in waiting.items() if k not in self.graphs}
         share = sizes[self.segments[place].key] / sum(sizes.values())
-        return (self.end - time.monotonic()) * share
+        at_once = 1 if self._workers is None else self._workers.processes
+        return (self.end - time.monotonic()) * min(1.0, at_once * share)
 
-    def _saturated(self, worker: Worker | None, segment: Segment, place: int) -> EGraph:
-        """Saturate a segment in its share of the time that is left."""
-        if any(0 in term.shape for root in segment.roots for term in topological([root])):
+    def _saturated(self, segment: Segment, place: int) -> EGraph:
+        """Saturate a segment, and begin earlier ones if more workers are free."""
+        if _is_empty(segment):
             return unsaturated(segment.roots, "zero-size dimension")
-        share_s = self._share_s(place)
-        # A rule that hangs has used up the time: no further segment tries it.
-        if worker is None or share_s <= 0:
-            return unsaturated(segment.roots, "deadline")
+        while segment.key not in self._begun or not self._begun[segment.key].done():
+            self._begin(place)
+            running = self._running()
+            if not running:
+                return unsaturated(segment.roots, "deadline")
+            wait(running, return_when=FIRST_COMPLETED)
+        return self._begun[segment.key].result()
+
+    def _running(self) -> list[Future[EGraph]]:
+        return [found for found in self._begun.values() if not found.done()]
+
+    def _begin(self, last: int) -> None:
+        """Begin segments up to ``last``, the last ones first, as long as workers are free."""
+        for place in reversed(range(last + 1)):
+            if self._workers is None or len(self._running()) >= self._workers.processes:
+                return
+            segment = self.segments[place]
+            known = segment.key in self.graphs or segment.key in self._begun
+            perhaps_kept = place < last and segment.key in self._kept
+            if known or perhaps_kept or _is_empty(segment):
+                continue
+            share_s = self._share_s(place)
+            # A rule that hangs has used up the time: no further segment tries it.
+            if share_s > 0:
+                use = partial(self._saturated_by, segment, self._file_of(segment), share_s)
+                memory_limit = self.settings.worker_bytes
+                self._begun[segment.key] = self._workers.lend(use, memory_limit)
+
+    def _saturated_by(self, segment: Segment, file: str, share_s: float, worker: Worker) -> EGraph:
+        """Saturate a segment in its share of the time. This runs in a thread of the workers."""
         graph = saturate_in_worker(
             worker,
             segment.roots,
@@ -149,8 +186,13 @@ class Saturation:
             log_matches=self.settings.logs,
             grace_s=min(10.0, 0.25 * self.settings.time_limit_s + 0.5),
         )
-        remembered.keep(self._file_of(segment), graph, share_s)
+        remembered.keep(file, graph, share_s)
         return graph
+
+
+def _is_empty(segment: Segment) -> bool:
+    """Whether a term of the segment has no elements."""
+    return any(0 in term.shape for root in segment.roots for term in topological([root]))
 
 
 def _size(segment: Segment) -> int:

@@ -19,10 +19,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.executor import Worker, borrowed
+
+Result = TypeVar("Result")
 
 NAMES: Final = ("local", "ray")
 
@@ -99,22 +101,34 @@ class LocalExecutor:
         memory_limit: int | None = None,
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        return self._pool.submit(self._run, task, args, memory_limit, timeout_s)
+        def use(worker: Worker) -> Any:
+            return worker.run(task, *args, timeout_s=timeout_s)
 
-    def _run(
+        return self.lend(use, memory_limit, threads=1)
+
+    def lend(
         self,
-        task: Callable[..., Any],
-        args: tuple[Any, ...],
-        memory_limit: int | None,
-        timeout_s: float | None,
-    ) -> Any:
-        with borrowed(memory_limit=memory_limit, threads=1) as worker:
+        use: Callable[[Worker], Result],
+        memory_limit: int | None = None,
+        threads: int | None = None,
+    ) -> Future[Result]:
+        """Call ``use`` with a worker, in a thread of the executor, and return the future result.
+
+        Args:
+            memory_limit, threads: of the worker.
+        """
+        return self._pool.submit(self._lent, use, memory_limit, threads)
+
+    def _lent(
+        self, use: Callable[[Worker], Result], memory_limit: int | None, threads: int | None
+    ) -> Result:
+        with borrowed(memory_limit, threads) as worker:
             with self._lock:
                 if self._is_ended:
                     raise CancelledError
                 self._running.add(worker)
             try:
-                return worker.run(task, *args, timeout_s=timeout_s)
+                return use(worker)
             finally:
                 with self._lock:
                     self._running.remove(worker)
@@ -128,20 +142,22 @@ class LocalExecutor:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)
-        if kind is not None:
-            self._end()
-            self._pool.shutdown(wait=True)
+        if kind is None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        else:
+            self.end()
 
-    def _end(self) -> None:
-        """End the tasks that run. A worker that was about to start one may start again: so until
-        none is left."""
+    def end(self) -> None:
+        """End the tasks that run, and begin none of those that wait. A worker that was about to
+        start one may start again: so until none is left."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_ended = True
         while running := list(self._running):
             for worker in running:
                 worker.end()
             time.sleep(0.01)
+        self._pool.shutdown(wait=True)
 
 
 class RayExecutor:
