@@ -460,12 +460,20 @@ class _Search:
         self, run: Run, until: float, reserve_s: Callable[[Sequence[Kernel]], float]
     ) -> float:
         """Replace the incumbent by the plan whose program is the fastest; return the program's time
-        over the sum of its kernels' times alone."""
+        over the sum of its kernels' times alone.
+
+        Where the solver has saved next to nothing so far, or with the last times in place, plans
+        are greedy. (NasRNN: four answers of 3.3 s each saved 0.4, 0.4, 0.3 and 0.2 % of the greedy
+        plan's cost. LSTM: 4, 5, 4 and 5 %.)"""
         assert self.incumbent is not None
         self.selection.until = until
+        gains = self.selection.gains
 
         def select(costs: Costs, known: Plan) -> Plan:
             with suppress(OutOfTime, ExtractionError):
+                if gains and max(gains) < NEGLIGIBLE:
+                    return self.selection.one_by_one(costs)
+                gains.clear()
                 return self.selection.best(costs, known=known, share=QUICK)
             return known
 

@@ -79,16 +79,26 @@ def test_a_plan_whose_kernel_takes_more_in_its_place_gives_way(tmp_path: Path) -
 def test_by_times_in_place_the_solver_does_a_part_of_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And none where it has saved nothing: each of the two terms is read once, so greedy plans are
+    best."""
     places, shares, best = Places(Exp=6e-3, Matmul=3e-3, Relu=1e-3), list[float](), Selection.best
+    saved = 0.5
 
     def watched(self: Selection, *args: Any, **named: Any) -> Plan:
         if places.ran:
             shares.append(named["share"])
-        return best(self, *args, **named)
+        plan = best(self, *args, **named)
+        self.gains[-1] += saved
+        return plan
 
     monkeypatch.setattr(Selection, "best", watched)
-    extracted(tmp_path, places)
-    assert shares and {*shares} == {QUICK}
+    kernels, _found = extracted(tmp_path / "saved", places)
+    assert shares and {*shares} == {QUICK} and kernels == ["Matmul", "Relu"]
+    saved = 0.0
+    shares.clear()
+    places.ran.clear()
+    kernels, _found = extracted(tmp_path / "not", places)
+    assert not shares and kernels == ["Matmul", "Relu"]
 
 
 def test_a_plan_that_was_promised_more_and_is_slower_is_left(tmp_path: Path) -> None:
