@@ -275,11 +275,11 @@ def warn(error: EquivalenceError) -> None:
     warnings.warn(text, EquivalenceWarning, stacklevel=3)
 
 
-def warn_of_fault(error: Exception) -> None:
-    """Warn the caller of ``optimize`` that the original program is returned because of an error in
-    eqsynth."""
+def warn_of_fault(error: Exception, used: str = "the original program") -> None:
+    """Warn the caller of ``optimize`` that, because of an error in eqsynth, less was done: ``used``
+    is the program that is returned."""
     text = (
-        "the original program is used, because of an error in eqsynth: "
+        f"{used} is used, because of an error in eqsynth: "
         f"{type(error).__name__}: {error}\n  optimize(…, strict=True) raises it; please report it"
     )
     warnings.warn(text, FaultWarning, stacklevel=3)

@@ -261,7 +261,7 @@ def optimize(
         report.stages_s = {"rules": loaded_at - begin, "capture": time.monotonic() - loaded_at}
         with Progress(progress) as bar:
             run = Run(
-                settings, captured, original, loaded, report, bar, measurer, begin, route
+                settings, captured, original, loaded, report, bar, measurer, begin, route, strict
             )  # fmt: skip
             try:
                 result = run.pipeline()

@@ -165,6 +165,7 @@ class Report:
             run, they are in ``graphs``.
         page: draws the report and lists its regions; None if no program was captured.
         engine_refused: why the plan with regions on engines was given up; empty if it wasn't.
+        tuning_refused: the error that ended the tuning; empty if none did.
     """
 
     time_before_s: float = 0.0
@@ -210,6 +211,7 @@ class Report:
     complete: bool = False
     reason: str = ""
     engine_refused: str = ""
+    tuning_refused: str = ""
     operator_times: OperatorTimes = OperatorTimes()
     stages_s: Mapping[str, float] = field(default_factory=dict)
     tuned: tuple[Tuning, ...] = ()
@@ -426,6 +428,7 @@ class Report:
             *([("certificates", str(self.certified))] if self.certified else []),
             *(("law failed", f"{law}: {why}") for law, why in self.law_faults.items()),
             *(("tuned", text) for one in self.tuned for text in one.lines()),
+            *([("not tuned", self.tuning_refused)] if self.tuning_refused else []),
         ]
 
     def _time(self, which: str, median_s: float) -> str:

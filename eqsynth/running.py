@@ -18,9 +18,9 @@ from functools import partial
 import torch
 
 from eqsynth import telling
-from eqsynth.checking import Stage
+from eqsynth.checking import Stage, warn_of_fault
 from eqsynth.egraph.graph import EGraph
-from eqsynth.errors import LoweringError
+from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.explain import Page, explain_plan
 from eqsynth.extract.in_place import InPlace
 from eqsynth.extract.kernel import Kernel
@@ -70,6 +70,7 @@ class Run:
             called; or later, if the capture took more than half of the limit, so that half of the
             limit is always left for the search.
         route: the route of a plan to follow, or None.
+        strict: raise errors that are faults of eqsynth.
         search: the search; set before anything is lowered.
         built: the fastest program that was built for timing a plan: the plan, the program, and its
             seconds.
@@ -84,6 +85,7 @@ class Run:
     measurer: Measurer
     begin: float
     route: Route | None = None
+    strict: bool = False
     search: Search = field(init=False)
     built: tuple[Plan, CompiledProgram, float] | None = None
 
@@ -278,22 +280,41 @@ class Run:
         self, graph: EGraph, own: Extraction, found: Extraction
     ) -> tuple[Extraction, Extraction]:
         """Tune the kernels of the two plans. Return the plans with tuned schedules, if their
-        program is faster than the untuned one."""
+        program is faster than the untuned one.
+
+        Its time is on top of the limit. An error costs the tuning only.
+        """
+        begin = time.monotonic()
+        try:
+            with self._stage("tune"):
+                faster = self._tuned_kernels(graph, found)
+        except Exception as error:
+            telling.refused("tuning", error)
+            self.report.tuning_refused = f"{type(error).__name__}: {error}"
+            if not isinstance(error, EqsynthError):
+                if self.strict:
+                    raise
+                warn_of_fault(error, "the untuned program")
+            faster = {}
+        finally:
+            self.begin += time.monotonic() - begin
+        if not faster:
+            return own, found
+        chosen = replace(found, plan=with_faster(found.plan, faster))
+        if own.plan is found.plan:
+            return chosen, chosen
+        return replace(own, plan=with_faster(own.plan, faster)), chosen
+
+    def _tuned_kernels(self, graph: EGraph, found: Extraction) -> Mapping[Kernel, TunedKernel]:
+        """Tune the kernels of a plan; return those whose tuned schedules its program takes."""
         target, far = self.original.target, self.measurer.far
-        with self._stage("tune"):
-            tried = tuned_kernels(found.plan, target, far, self.settings.tune, self.bar.told)
-        self.begin += self.report.stages_s["tune"]  # tuning is on top of the limit
+        tried = tuned_kernels(found.plan, target, far, self.settings.tune, self.bar.told)
         faster = {k: one for k, one in tried.items() if one.faster and one.kernel != k}
         used = self._faster_in_place(graph, found, faster) if faster else {}
         self.report.tuned = tuple(
             told(one, target, k in used or one.kernel == k) for k, one in tried.items()
         )
-        if not used:
-            return own, found
-        chosen = replace(found, plan=with_faster(found.plan, used))
-        if own.plan is found.plan:
-            return chosen, chosen
-        return replace(own, plan=with_faster(own.plan, used)), chosen
+        return used
 
     def _faster_in_place(
         self, graph: EGraph, found: Extraction, faster: Mapping[Kernel, TunedKernel]

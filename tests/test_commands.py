@@ -222,7 +222,7 @@ def test_the_commands_of_a_page_run(
 @pytest.mark.slow
 def test_the_installed_command_is_the_package() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "eqsynth.cli", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "eqsynth", "--help"], capture_output=True, text=True, check=True
     )
     assert all(name in done.stdout for name in ("optimize", "explain", "bench", "rules"))
 

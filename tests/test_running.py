@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from eqsynth import running
+from eqsynth import FaultWarning, running
+from eqsynth.extract.kernel import Kernel
+from eqsynth.lower.kernel_tuning import TunedKernel
+from eqsynth.progress import Progress
+from eqsynth.report import Report
 from eqsynth.running import Run
+from eqsynth.serving import WorkerError
 from eqsynth.settings import Settings
 
 NOW = 1000.0
@@ -59,3 +65,31 @@ def test_a_race_takes_half_of_what_is_left(
     run = _run(NOW, 20.0, monkeypatch)
     run.begin = NOW + left_s - 20.0
     assert run._race_s() == pytest.approx(race_s)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(AssertionError("no block"), FaultWarning), (WorkerError("it died", reason="killed"), None)],
+    ids=["fault", "worker"],
+)
+def test_an_error_in_tuning_costs_the_tuning_only(
+    error: Exception, told: type[Warning] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the time that it took is on top of the limit."""
+
+    def tuned_kernels(*_: object) -> dict[Kernel, TunedKernel]:
+        clock.monotonic = lambda: NOW + 30.0
+        raise error
+
+    report, found = Report(), cast(Any, SimpleNamespace(plan=None))
+    original = SimpleNamespace(target=None)
+    given = {"report": report, "bar": Progress(False), "original": original}
+    run = _run(NOW, 10.0, monkeypatch, measurer=SimpleNamespace(far=0), **given)
+    clock = cast(Any, running.time)
+    monkeypatch.setattr(running, "tuned_kernels", tuned_kernels)
+    with nullcontext() if told is None else pytest.warns(told, match="the untuned program is used"):
+        assert run._tuned(cast(Any, None), found, found) == (found, found)
+    assert run._end == NOW + 40.0 and str(error) in report.tuning_refused
+    run.strict = True
+    with nullcontext() if told is None else pytest.raises(type(error)):
+        run._tuned(cast(Any, None), found, found)

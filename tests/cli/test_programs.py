@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "eqsynth.cli", *args], cwd=cwd, start_new_session=True, text=True,
+        [sys.executable, "-m", "eqsynth", *args], cwd=cwd, start_new_session=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -149,7 +149,7 @@ def test_check_fails_on_what_the_linter_finds(tmp_path: Path) -> None:
 def test_an_interrupt_ends_it_with_what_was_found() -> None:
     """Ctrl-C: no traceback, of no process, and what is known so far. So many samples would take
     days: it is in the middle of them whenever the interrupt comes."""
-    command = [sys.executable, "-m", "eqsynth.cli", "rules", "check", "rules", "--json"]
+    command = [sys.executable, "-m", "eqsynth", "rules", "check", "rules", "--json"]
     process = subprocess.Popen(
         [*command, "--processes", "2", "--samples", "1000000"], cwd=ROOT, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,

@@ -65,7 +65,7 @@ def kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
 def command(*args: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "eqsynth.cli", "tune", *args], cwd=cwd, text=True,
+        [sys.executable, "-m", "eqsynth", "tune", *args], cwd=cwd, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "EQSYNTH_CACHE": str(cwd / "cache")},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip

@@ -1,5 +1,0 @@
-"""``python -m eqsynth.cli``."""
-
-from eqsynth.cli import app
-
-app()
