@@ -33,6 +33,7 @@ FIRES: dict[str, str] = {
     "sums-of-rows": "order-is-ones match-cumsum",
     "running-sum": "cum-sum-definition",
     "sums-of-running-sums": "cumsum-of-sum cumsum-of-difference",
+    "chosen-rows": "choice-of-sums choice-of-matmuls",
     "looked-up-rows": "identity-view gather-rows ungather-rows",
     "rows-in-reverse": "number-of-range rows-by-place",
     "reversed-rows": "reverse-definition",

@@ -467,6 +467,13 @@ def sums_of_running_sums() -> Tensor:
     return op("Sub", op("Add", x, y), z)
 
 
+def chosen_rows() -> Tensor:
+    """A layer of x or of y, which a mask of the rows says."""
+    mask, w, b = leaf("m", 4, 1, dtype="bool"), weight("w", 3, 5), weight("b", 5)
+    layers = (op("Add", op("Matmul", leaf(name, 4, 3), w), b) for name in "xy")
+    return op("Where", mask, *layers)
+
+
 def rows_in_reverse() -> Tensor:
     """t[2 - i]: the rows of a table at computed positions."""
     places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
@@ -636,6 +643,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "sums-of-rows": sums_of_rows,
     "running-sum": running_sum,
     "sums-of-running-sums": sums_of_running_sums,
+    "chosen-rows": chosen_rows,
     "rows-in-reverse": rows_in_reverse,
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),

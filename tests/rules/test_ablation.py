@@ -354,6 +354,8 @@ ROWS: dict[str, Winner | Equal] = {
     "gather-rows": LOOKED_UP,
     "shared-places": Winner(known("enlarged-convolution"), "flops", 1152),
     "broadcast-beyond": Winner(known("conditioned-convolution"), "flops", 1960),
+    "choice-of-sums": Winner(known("chosen-rows"), "flops", 152),
+    "choice-of-matmuls": Winner(known("chosen-rows"), "flops", 152),
     "upsample-of-conv1x1": Winner(known("upsampled-product"), "flops", 5120),
     "convert-of-rows": Winner(known("one-hot-product"), "time", "Embedding"),
     "ungather-rows": LOOKED_UP,
