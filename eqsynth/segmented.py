@@ -72,7 +72,8 @@ class Saturation:
         """
         self.segments = cut(self.program)
         self.bar.total(len({segment.key for segment in self.segments}))
-        self._kept = {s.key for s in self.segments if remembered.is_kept(self._file_of(s))}
+        for segment in self.segments:
+            self._see_if_kept(segment)
         with ExitStack() as open_:
             open_.enter_context(collecting_seldom())
             for place in reversed(range(len(self.segments))):
@@ -111,6 +112,11 @@ class Saturation:
             part = parts.get(made)
             if part is not None and not others:
                 self.segments[before] = with_part(self.segments[before], part)
+                self._see_if_kept(self.segments[before])
+
+    def _see_if_kept(self, segment: Segment) -> None:
+        if remembered.is_kept(self._file_of(segment)):
+            self._kept.add(segment.key)
 
     def _recalled(self, segment: Segment, place: int) -> bool:
         """Take a segment's e-graph from the cache; return False if it isn't there, or was begun
