@@ -158,7 +158,7 @@ class Search:
 
     def _processors(self) -> int:
         """The number of segments that may be saturated at a time."""
-        return min(MAX_IDLE, self.original.target.threads)
+        return max(1, min(MAX_IDLE, self.original.target.threads))
 
     def _saturated(self, rules: RuleSet, missed: Callable[[Sequence[Segment]], int]) -> EGraph:
         """Saturate the program's segments within a part of the time that is left (`SATURATING`),

@@ -48,7 +48,8 @@ class Selection:
         until: the time of the monotonic clock at which :class:`OutOfTime` is raised. The clock is
             read only now and then, so a short selection ends in any case. :meth:`plain` always
             ends.
-        gains: for each answer of the solver, the part of the greedy plan's cost that it has saved.
+        gains: for each answer of the solver, the part of the cost of the plan it began with that it has
+            saved. A solver that had no time has no answer.
     """
 
     def __init__(
@@ -98,9 +99,7 @@ class Selection:
         if known is not None:
             known = priced(known, costs)
             plan = known if known.cost_s < plan.cost_s else plan
-        greedy_s = plan.cost_s
         plan = self._jointly(plan, prices, share)
-        self.gains.append(1 - plan.cost_s / greedy_s if 0 < greedy_s < math.inf else 0.0)
         if not self.graph.original:
             return plan
         try:
@@ -213,6 +212,7 @@ class Selection:
             share=share,
         )  # fmt: skip
         if found is None:
+            self.gains.append(0.0)
             return plan
         chosen = {
             state: table.copy(source, state, prices) for state, source in found.copies.items()
@@ -222,6 +222,7 @@ class Selection:
         steps = table.steps(wanted, chosen.__getitem__)
         assert steps is not None  # the solver's model excludes cycles
         cost_s = sum(step.cost_s for step in steps)
+        self.gains.append(max(0.0, 1 - cost_s / plan.cost_s))
         return replace(plan, steps=steps, cost_s=cost_s) if cost_s < plan.cost_s else plan
 
     def least_s(self, plan: Plan, costs: Costs, until: float = math.inf) -> float:
