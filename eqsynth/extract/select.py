@@ -48,8 +48,8 @@ class Selection:
         until: the time of the monotonic clock at which :class:`OutOfTime` is raised. The clock is
             read only now and then, so a short selection ends in any case. :meth:`plain` always
             ends.
-        gains: for each answer of the solver, the part of the cost of the plan it began with that it has
-            saved. A solver that had no time has no answer.
+        gains: for each answer of the solver, the part that it has saved of the cost of the plan
+            with which it began. A solver that had no time has no answer.
     """
 
     def __init__(
