@@ -29,7 +29,7 @@ from eqsynth.extract import tuned
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Schedule
-from eqsynth.extract.timing import Timing, alone, time_one
+from eqsynth.extract.timing import Timing, alone, time_one, wall_s
 from eqsynth.ir.tensor import Region, Scope
 from eqsynth.lower import tuning_records
 from eqsynth.lower.backends import Between, Call, as_step, built, steady
@@ -69,6 +69,13 @@ PACED: Final = 9
 
 PACED_S: Final = 0.1
 """After three of these rounds no more are begun if they have taken so long."""
+
+LONG_S: Final = 0.01
+"""If both take this long, a turn is one call. With a warm-up and three samples in each turn, a
+schedule of 70 ms took two seconds."""
+
+AT_ONCE: Final = 2.0
+"""The times of first calls are trusted up to this factor."""
 
 
 def space_for(kernel: Kernel) -> Space[Schedule]:
@@ -260,12 +267,16 @@ def time_schedules(
 
 
 def ratio(one: Turns, other: Turns, most: float = math.inf) -> float:
-    """How many times as long as the other call a call takes, by turns. If the first turn says that
-    it is more than ``most``, there are no further turns."""
+    """How many times as long as the other call a call takes, by turns. If the first call or the
+    first turn says that it is more than ``most``, there are no further turns."""
+    first_s, paced_s = (wall_s(call, 1) for _, call in (one, other))
+    if first_s > AT_ONCE * most * paced_s:
+        return first_s / paced_s
+    turn = _call if min(first_s, paced_s) >= LONG_S else _turn
     ratios: list[float] = []
     end = time.monotonic() + PACED_S
     while len(ratios) < PACED and (len(ratios) < 3 or time.monotonic() < end):
-        ratios.append(_turn(one).median_s / _turn(other).median_s)
+        ratios.append(turn(one).median_s / turn(other).median_s)
         if ratios[0] > most:
             break
     return statistics.median(ratios)
@@ -275,6 +286,12 @@ def _turn(turns: Turns) -> Timing:
     """The time of a call in one turn of three samples."""
     between, call = turns
     return time_one(call, min_time_s=0.0, blocks=3, warmup=1, between=between)
+
+
+def _call(turns: Turns) -> Timing:
+    """The time of one call, without a call before it."""
+    between, call = turns
+    return time_one(call, min_time_s=0.0, blocks=1, warmup=0, between=between)
 
 
 def race(kernels: Sequence[Kernel], threads: int, far: int) -> list[Timing | None]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
 from eqsynth.extract.schedule import Flat, Fold, Lanes, Rows, Schedule, Tile
 from eqsynth.extract.target import Target
-from eqsynth.extract.timing import Timing
+from eqsynth.extract.timing import Timing, time_one
 from eqsynth.ir.scalar import Call, Read
 from eqsynth.ir.tensor import ClassRef, Scope
 from eqsynth.lower import kernel_tuning, tuning_records, tvm_backend
@@ -136,6 +137,7 @@ def _at_a_pace(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return Timing.of([turns[-1]])
 
     monkeypatch.setattr(kernel_tuning, "time_one", timed)
+    monkeypatch.setattr(kernel_tuning, "wall_s", lambda call, _calls: call())
     return turns
 
 
@@ -150,6 +152,28 @@ def test_a_slow_schedule_is_dropped_early(monkeypatch: pytest.MonkeyPatch) -> No
     turns = _at_a_pace(monkeypatch)
     first, other = (lambda: None, lambda: 1.0), (lambda: None, lambda: 2.5)
     assert kernel_tuning.ratio(other, first, 2.0) == 2.5 and len(turns) == 2
+
+
+def test_a_far_slower_schedule_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = _at_a_pace(monkeypatch)
+    first, other = (lambda: None, lambda: 1.0), (lambda: None, lambda: 4.5)
+    assert kernel_tuning.ratio(other, first, 2.0) == 4.5 and not turns
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.02, 4), (0.001, 1 + 4 * 9)])
+def test_a_long_turn_is_one_call(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, calls: int
+) -> None:
+    """Each of the two calls is made once for a start, and then in three turns, or in nine of a
+    warm-up and three samples."""
+    made: list[int] = []
+    monkeypatch.setattr(kernel_tuning, "wall_s", lambda call, _calls: call() or seconds)
+    monkeypatch.setattr(kernel_tuning, "PACED_S", 0.0 if calls == 4 else math.inf)
+    sides = [(lambda: 1.0, partial(made.append, n)) for n in range(2)]
+    real = partial(time_one, clock=lambda call, _calls: call() or seconds)
+    monkeypatch.setattr(kernel_tuning, "time_one", real)
+    assert kernel_tuning.ratio(sides[0], sides[1]) == 1.0
+    assert made.count(0) == made.count(1) == calls
 
 
 def test_the_first_kernel_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
