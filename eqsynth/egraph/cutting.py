@@ -310,13 +310,15 @@ def _separates(
 
 
 def _is_function(term: Op) -> bool:
-    """Whether the operator is a nonlinear function of elements or of windows. A choice by a known
-    condition is linear in what it chooses from: ``where(i == j, d, 0) @ x`` is a diagonal matrix
-    times x."""
+    """Whether the operator is a nonlinear function of elements or of windows. A choice is linear in
+    what it chooses from if its condition is known, ``where(i == j, d, 0) @ x`` is a diagonal matrix
+    times x, or is the same along an axis: ``where(m[:, None], x @ w, 0)`` masks the rows of x."""
     if term.row.kind not in ("elementwise", "reduction") or term.row.reducer:
         return False
-    if term.name == "Where" and term.args[0].constant:
-        return False
+    if term.name == "Where":
+        condition = term.args[0]
+        if condition.constant or condition.type.size < term.type.size:
+            return False
     return term.name not in _LINEAR and term.name not in ("AvgPool2d", "CumSum", "LayerNorm")
 
 

@@ -64,6 +64,8 @@ class Session:
         self._view_changes = 0
         self._decoded = Decoded()
         self._refs: dict[tuple[Any, ...], ClassRef] = {}
+        # The numbers of a typed e-class's handles -> its reference.
+        self._typed: dict[tuple[int, ...], ClassRef] = {}
         # Ruleset -> the engine's count of changes after its last round, if that round did nothing.
         self._idle: dict[str, int] = {}
         self._rounds = 0
@@ -150,13 +152,17 @@ class Session:
         refs: dict[EClass, ClassRef] = {}
         untyped: list[EClass] = []
         for eclass, numbers in handles.items():
+            ref = self._typed.get(key := tuple(numbers))
             # An e-class that a rewrite made may have a type from the rules. Whether it is constant,
             # and its sort key, must come from a member.
-            known = any(number in self._constant for number in numbers)
+            known = ref is None and any(number in self._constant for number in numbers)
             if known and eclass in shapes and eclass in dtypes:
-                refs[eclass] = self._reference(numbers, TensorType(shapes[eclass], dtypes[eclass]))
-            else:
+                type_ = TensorType(shapes[eclass], dtypes[eclass])
+                ref = self._typed[key] = self._reference(numbers, type_)
+            if ref is None:
                 untyped.append(eclass)
+            else:
+                refs[eclass] = ref
         self._type(snapshot, untyped, handles, refs)
         return refs
 

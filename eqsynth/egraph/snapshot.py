@@ -89,7 +89,7 @@ def smallest_terms(snapshot: Snapshot) -> Mapping[EClass, Any]:
     missing: dict[tuple[EClass, ENode], int] = {}
     ready: list[tuple[EClass, ENode]] = []
     for eclass, enodes in snapshot.classes.items():
-        for enode in enodes:
+        for enode in () if eclass in terms else enodes:
             children = {child for child in _children(enode.args) if child not in terms}
             missing[eclass, enode] = len(children)
             for child in children:

@@ -23,6 +23,13 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.work import flops
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
+from tests.egraph.choices import (
+    chosen_rows,
+    filled_rows,
+    masked_columns,
+    masked_rows,
+    unless,
+)
 from tests.shared import once
 from tests.terms import INF, it, leaf, op
 
@@ -467,13 +474,6 @@ def sums_of_running_sums() -> Tensor:
     return op("Sub", op("Add", x, y), z)
 
 
-def chosen_rows() -> Tensor:
-    """A layer of x or of y, which a mask of the rows says."""
-    mask, w, b = leaf("m", 4, 1, dtype="bool"), weight("w", 3, 5), weight("b", 5)
-    layers = (op("Add", op("Matmul", leaf(name, 4, 3), w), b) for name in "xy")
-    return op("Where", mask, *layers)
-
-
 def rows_in_reverse() -> Tensor:
     """t[2 - i]: the rows of a table at computed positions."""
     places = Scope((3,), (), Value(it(0, 3) * -1 + 2))
@@ -644,6 +644,10 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "running-sum": running_sum,
     "sums-of-running-sums": sums_of_running_sums,
     "chosen-rows": chosen_rows,
+    "masked-rows": masked_rows,
+    "filled-rows": filled_rows,
+    "masked-columns": masked_columns,
+    "unless": unless,
     "rows-in-reverse": rows_in_reverse,
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),

@@ -283,6 +283,7 @@ def test_attention_is_not_cut() -> None:
         # A choice by a known condition is linear, by another one it isn't.
         (Written(lambda x: torch.where(torch.eye(4, dtype=torch.bool), x, 0.0)), (4, 4), 1),
         (Written(lambda x: torch.where(x > 0, x, 0.0)), (4, 4), 2),
+        (Written(lambda x: torch.where(x[:, :1] > 0, x, 0.0)), (4, 4), 1),
         (nn.Sequential(nn.Linear(4, 4), Sixth()), (2, 4), 1),
     ],
 )  # fmt: skip
