@@ -104,3 +104,28 @@ def test_windowed_attention_takes_the_work_of_its_window() -> None:
     report = program.report
     assert report.flops_after <= 5 / 24 * 1.05 * report.flops_before
     torch.testing.assert_close(program(*given), module(*given))
+
+
+class Rows(nn.Module):
+    """Two layers; behind the first one rows are masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 64), nn.Linear(64, 8)
+
+    def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
+        masked: Tensor = self.second(self.first(x).masked_fill(hidden[:, None], 0.0))
+        return masked
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_masked_rows_may_hold_anything(value: float) -> None:
+    """The two layers become one, and rows that the mask hides still don't matter."""
+    module, x, hidden = Rows().eval(), torch.randn(16, 8), torch.arange(16) % 3 == 0
+    program = eqsynth.optimize(
+        module, (x, hidden), objective="flops", engines=(), progress=False, strict=True
+    )
+    assert 8 * program.report.flops_after <= program.report.flops_before
+    x[hidden] = value
+    with torch.no_grad():
+        torch.testing.assert_close(program(x, hidden), module(x, hidden), rtol=1e-4, atol=1e-5)
