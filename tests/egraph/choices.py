@@ -34,6 +34,12 @@ def filled_rows() -> Tensor:
     return op("Matmul", op("Where", mask, ZERO, layer), v)
 
 
+def filled_product() -> Tensor:
+    """A product of the rows of a product that a mask doesn't say; these are 0."""
+    mask, product = leaf("m", 4, 1, dtype="bool"), op("Matmul", leaf("x", 4, 2), weight("w", 2, 8))
+    return op("Matmul", op("Where", mask, ZERO, product), weight("v", 8, 3))
+
+
 def masked_columns() -> Tensor:
     """A product with the columns of a product that a mask says; the others are 0."""
     mask, product = leaf("m", 1, 6, dtype="bool"), op("Matmul", leaf("x", 8, 2), leaf("w", 2, 6))

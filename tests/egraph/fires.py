@@ -36,6 +36,7 @@ FIRES: dict[str, str] = {
     "chosen-rows": "choice-of-sums choice-of-matmuls",
     "masked-rows": "mask-of-sum mask-of-rows",
     "filled-rows": "mask-of-others mask-of-bias",
+    "filled-product": "mask-of-other-rows",
     "masked-columns": "mask-of-columns",
     "unless": "not-chosen",
     "looked-up-rows": "identity-view gather-rows ungather-rows",

@@ -25,6 +25,7 @@ from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
 from tests.egraph.choices import (
     chosen_rows,
+    filled_product,
     filled_rows,
     masked_columns,
     masked_rows,
@@ -646,6 +647,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "chosen-rows": chosen_rows,
     "masked-rows": masked_rows,
     "filled-rows": filled_rows,
+    "filled-product": filled_product,
     "masked-columns": masked_columns,
     "unless": unless,
     "rows-in-reverse": rows_in_reverse,

@@ -360,6 +360,7 @@ ROWS: dict[str, Winner | Equal] = {
     "mask-of-sum": Winner(known("masked-rows"), "flops", 292),
     "mask-of-rows": Winner(known("masked-rows"), "flops", 292),
     "mask-of-others": Winner(known("filled-rows"), "flops", 84),
+    "mask-of-other-rows": Winner(known("filled-product"), "flops", 56),
     "mask-of-bias": Winner(known("filled-rows"), "flops", 84),
     "mask-of-columns": Winner(known("masked-columns"), "flops", 180),
     "upsample-of-conv1x1": Winner(known("upsampled-product"), "flops", 5120),

@@ -47,7 +47,9 @@ NOT_PROVED = {
     "mask-of-bias": "left to show: more dtypes than are looked at",
     "mask-of-columns":
         "left to show: the elements are equal where dtypes are mixed (c: 2, x: 2, w: 2, z: 0)",
-    "mask-of-others": "left to show: the elements are the same to the last bit (c: 0, x: 0, z: 0)",
+    "mask-of-other-rows":
+        "left to show: the elements are the same to the last bit (c: 0, x: 2, w: 2, z: 0)",
+    "mask-of-others": "left to show: which numbers add is",
     "mask-of-rows":
         "left to show: the elements are equal where dtypes are mixed (c: 1, x: 2, w: 2, z: 0)",
     "mask-of-sum":
