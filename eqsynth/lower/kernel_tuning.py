@@ -70,7 +70,7 @@ PACED: Final = 9
 PACED_S: Final = 0.1
 """After three of these rounds no more are begun if they have taken so long."""
 
-LONG_S: Final = 0.01
+ONE_CALL_S: Final = 0.01
 """If both take this long, a turn is one call. With a warm-up and three samples in each turn, a
 schedule of 70 ms took two seconds."""
 
@@ -272,7 +272,7 @@ def ratio(one: Turns, other: Turns, most: float = math.inf) -> float:
     first_s, paced_s = (wall_s(call, 1) for _, call in (one, other))
     if first_s > AT_ONCE * most * paced_s:
         return first_s / paced_s
-    turn = _call if min(first_s, paced_s) >= LONG_S else _turn
+    turn = _call if min(first_s, paced_s) >= ONE_CALL_S else _turn
     ratios: list[float] = []
     end = time.monotonic() + PACED_S
     while len(ratios) < PACED and (len(ratios) < 3 or time.monotonic() < end):

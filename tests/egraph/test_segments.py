@@ -280,7 +280,7 @@ def test_attention_is_not_cut() -> None:
         (Written(lambda x: x * x.sum(0, keepdim=True)), (2, 4), 1),
         # A bias behind a function may move into the next layer's bias; a quotient may be fused.
         (Written(lambda x: torch.relu(x) + 3), (2, 4), 1),
-        # A choice by a known condition is linear, by another one it isn't.
+        # A choice is linear if its condition is known, or is the same along an axis.
         (Written(lambda x: torch.where(torch.eye(4, dtype=torch.bool), x, 0.0)), (4, 4), 1),
         (Written(lambda x: torch.where(x > 0, x, 0.0)), (4, 4), 2),
         (Written(lambda x: torch.where(x[:, :1] > 0, x, 0.0)), (4, 4), 1),
