@@ -180,8 +180,8 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
                 found += [(asked.tensor, peak)] if asked else []
                 found.append((mask.read.tensor, mask.holds))
             case Restrict(weights=read, softmax=softmax, scores=scores, mask=mask):
-                found += [(read.tensor, softmax), (softmax.args[0], scores)]
-                found.append((mask.read.tensor, mask.holds))
+                found += [(read.tensor, softmax or scores), (mask.read.tensor, mask.holds)]
+                found += [(softmax.args[0], scores)] if softmax else []
             case Define(by=Op() as by) if isinstance(term, Op) and _is_alike(term, by):
                 found += zip(term.args, by.args, strict=True)
             case Define(by=by):

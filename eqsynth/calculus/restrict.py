@@ -1,11 +1,13 @@
-"""Restricting: attention under a known mask is computed only at the places that the mask shows.
+"""Restricting: what a known mask hides isn't computed, nor summed over.
 
     L_x sum_j softmax(s)[x, j] * g(x, j)
       =  L_x sum_w softmax({L_{x,w} s[x, m(x) + d*w]})[x, w] * g(x, m(x) + d*w)
 
 if a mask makes s[x, j] -inf at each j that isn't m(x) + d*w for some w. The mask reads no tensor,
 so its values are known. Where m(x) + d*w is no value of j, the new scores are -inf too. Attention
-in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides.
+in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides. Without
+the softmax the same holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes
+s[x, j] -inf.
 
     L_x f(where({max_j s[x, j]}[x] = -inf, a, b))  =  L_x f(b)                        ``reach``
 
@@ -25,7 +27,7 @@ import numpy as np
 from eqsynth.calculus import checking
 from eqsynth.calculus.conditions import is_product
 from eqsynth.ir.arithmetic import Array
-from eqsynth.ir.functions import FUNCTIONS
+from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import (
@@ -85,8 +87,10 @@ class Restrict:
     """The attention weights, their scores, and the places ``start + step * w``, w < ``count``.
 
     Attributes:
-        weights: the factor of the body that reads the weights.
-        softmax: the operator that the tensor of the weights equals (a hypothesis).
+        weights: the factor of the body that reads the weights; its powers go with it.
+        softmax: the operator that the tensor of the weights equals (a hypothesis); None if the
+            weights are the scores.
+        axis: the axis of the weights along which the places lie.
         scores: the scope that the softmax's argument equals (a hypothesis).
         start: m(x), over the iterators of the scores.
         step: d, the distance of two places.
@@ -94,7 +98,8 @@ class Restrict:
     """
 
     weights: Read
-    softmax: Op
+    softmax: Op | None
+    axis: int
     scores: Scope
     mask: Mask
     start: Index
@@ -121,21 +126,25 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     """``L_x sum_j softmax(s)[x, j] g(j) = L_x sum_w softmax({L s[x, m(x) + d w]})[x, w] g(...)``.
 
     Raises:
-        LawError: ``product``: the scope isn't a sum of products of finite factors; ``softmax``: the
-            weights aren't a factor, or aren't a softmax of these scores along an axis that the
-            scope sums over; ``mask``: the mask isn't read in range with the place as the whole
-            index of one axis, or it reads a tensor itself; ``hides``: the scores aren't known to be
-            -inf at the places that the mask hides; ``places``: the mask shows a place that isn't
-            ``start + step * w``, or ``step`` or ``count`` isn't positive.
+        LawError: ``product``: the scope isn't a sum of products of finite factors, nor a maximum,
+            minimum or product of the scores alone; ``softmax``: the weights aren't a factor, or
+            aren't these scores or a softmax of them along an axis that the scope sums over;
+            ``mask``: the mask isn't read in range with the place as the whole index of one axis,
+            or it reads a tensor itself; ``hides``: the scores aren't known to be -inf (without a
+            softmax: what the reduction leaves out) at the places that the mask hides; ``places``:
+            the mask shows a place that isn't ``start + step * w``, or ``step`` or ``count`` isn't
+            positive.
     """
-    read, softmax, scores = given.weights, given.softmax, given.scores
-    factors = list(factors_of(scope.body))
-    _require(is_product(scope), condition="product", what="no product of finite factors")
-    fits = factors.count(read) == 1 and softmax.name == "Softmax"
-    fits = fits and softmax.type == read.tensor.type and softmax.args[0].type == scores.type
+    read, softmax, scores, axis = given.weights, given.softmax, given.scores, given.axis
+    factors = factors_of(scope.body)
+    rest = [factor for factor in factors if factor != read]
+    alone = softmax is None and scope.body == read
+    _require(is_product(scope) or alone, condition="product", what="no product of finite factors")
+    fits = read in factors and scores.type == read.tensor.type and axis in range(len(scores.shape))
+    if softmax is not None:
+        fits = fits and (softmax.name, softmax.attrs) == ("Softmax", (axis,))
+        fits = fits and softmax.type == softmax.args[0].type == scores.type
     _require(fits, condition="softmax", what="no softmax of these scores is a factor")
-    axis = softmax.attrs[0]
-    assert isinstance(axis, int)
     key = read.index[axis].bare()
     others = {it for n, index in enumerate(read.index) if n != axis for it in index.iterators()}
     summed = key in set(reduction_iterators(scope)) - others and read.in_range()
@@ -145,7 +154,7 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     own = traversal_iterators(scores)
     place = own[axis]
     _require(key.extent == place.extent, condition="softmax", what="a part of the weights is read")
-    _hides(scores, given.mask, place)
+    _hides(scores, given.mask, place, REDUCERS[scope.reducer if softmax is None else "max"])
     _require(given.step > 0 and given.count > 0 and place not in given.start.iterators()
              and set(given.start.iterators()) <= set(own),
              condition="places", what="the places have no order")  # fmt: skip
@@ -159,11 +168,11 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     def at_place(it: It) -> Index:
         return start + bare(number) * given.step if it == key else bare(it)
 
-    factors.remove(read)
-    body = product([Read(Op("Softmax", (inner,), softmax.attrs), index),
-                    *(substitute(factor, at_place) for factor in factors)])  # fmt: skip
+    shown = inner if softmax is None else Op("Softmax", (inner,), softmax.attrs)
+    powers = [Read(shown, index)] * (len(factors) - len(rest))
+    body = product([*powers, *(substitute(factor, at_place) for factor in rest)])
     reduced = [number if it == key else it for it in reduction_iterators(scope)]
-    return scope_over(traversal_iterators(scope), reduced, body)
+    return scope_over(traversal_iterators(scope), reduced, body, scope.reducer)
 
 
 def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
@@ -184,15 +193,15 @@ def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
     return scope_over(own, [], rewrite_leaves(scores.body, moved))
 
 
-def _hides(scores: Scope, mask: Mask, place: It) -> None:
-    """Check that the scores are -inf where the mask has the value ``hides``, or is out of range."""
+def _hides(scores: Scope, mask: Mask, place: It, value: float) -> None:
+    """Check that the scores are ``value`` where the mask has the value ``hides``."""
     _is_known(scores, mask)
     read = mask.read
     axes = zip(read.index, read.tensor.shape, strict=True)
     fits = any(index.bare() == place and extent == place.extent for index, extent in axes)
     _require(fits, condition="mask", what="the mask isn't read at the place of the weights")
     known = known_where(scores.body, read, mask.hides)
-    _require(known == -math.inf, condition="hides", what="the scores aren't -inf there")
+    _require(known == value, condition="hides", what=f"the scores aren't {value} there")
 
 
 def _is_known(scope: Scope, mask: Mask) -> None:
@@ -234,9 +243,10 @@ def _known(body: Scalar, read: Read, value: float) -> float | None:
             return known_where(arg, read, value) if is_float(dtype) else None
     known = [known_where(part, read, value) for part in children(body)]
     numbers = [number for number in known if number is not None]
-    if isinstance(body, Sum) and -math.inf in numbers:
-        rest = [part for part, number in zip(body.terms, known, strict=True) if number is None]
-        return sum(numbers) if all(stays_finite(part, read, value) for part in rest) else None
+    combine = math.prod if isinstance(body, Prod) else sum
+    if (-math.inf if isinstance(body, Sum) else 0) in numbers and isinstance(body, Sum | Prod):
+        rest = [part for part, n in zip(children(body), known, strict=True) if n is None]
+        return combine(numbers) if all(stays_finite(part, read, value) for part in rest) else None
     if len(numbers) < len(known) or not known:
         return None
     if isinstance(body, Call):
@@ -245,7 +255,7 @@ def _known(body: Scalar, read: Read, value: float) -> float | None:
         with np.errstate(all="ignore"):
             found = {float(FUNCTIONS[body.fn].value(*parts)) for parts in signs}
         return found.pop() if len(found) == 1 else None
-    return math.prod(numbers) if isinstance(body, Prod) else sum(numbers)
+    return combine(numbers)
 
 
 def _is_exact(body: Scalar) -> bool:
@@ -328,8 +338,7 @@ def reach(scope: Scope, given: Reach) -> Scope:
     others = set(np.unique(value_of(given.mask.holds)).tolist()) - {given.mask.hides}
     finite = len(others) == 1 and all(stays_finite(peak.body, read, float(v)) for v in others)
     _require(finite, condition="finite", what="what is let through may be infinite")
-    reduced = reduction_iterators(peak)
-    axes = tuple(n for n, it in enumerate(its) if it in reduced)
+    axes = tuple(n for n, it in enumerate(its) if it in reduction_iterators(peak))
     shown = np.broadcast_to(shown, [it.extent for it in its])
     _require(bool(shown.any(axis=axes).all()), condition="rows", what="a row is hidden")
     body = rewrite_leaves(

@@ -20,6 +20,8 @@ Distributing the contraction over the sum can't save work. ``f @ v`` costs as mu
 since nothing moves through f, and ``x @ v`` is additional. If x is a product ``a @ u``, then
 ``x @ v`` may become ``a @ (u @ v)``, which saves ``a @ u`` but is at least as large. With a
 constant addend there is no cut, since the constant may move into the bias of the contraction.
+Nor is there one beside a mask that is known, ``relu(q kᵀ) * (|i - j| <= 2) @ v``: of the product
+before it and of the one behind it only what the mask shows is computed.
 
 The function may be written as a product or a sum of functions of one tensor:
 
@@ -43,7 +45,7 @@ from itertools import pairwise
 from typing import Final
 
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import Op, Tensor, args_of
+from eqsynth.ir.tensor import Op, Tensor, Weight, args_of, topological
 
 # Operators that are linear, so that rewrites may move contractions through them.
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
@@ -103,6 +105,7 @@ class _Walk:
     Attributes:
         place: term -> its place in the order.
         beside: the tensors that may be live besides the tensor at a cut.
+        masked: the tensors that a known mask hides parts of.
     """
 
     program: Program
@@ -110,6 +113,7 @@ class _Walk:
     place: Mapping[Tensor, int]
     users: Mapping[Tensor, Sequence[Tensor]]
     beside: Set[Tensor]
+    masked: Set[Tensor]
 
     @staticmethod
     def of(program: Program) -> _Walk:
@@ -119,7 +123,7 @@ class _Walk:
             for arg in args_of(term):
                 users.setdefault(arg, []).append(term)
         place = {term: position for position, term in enumerate(order)}
-        return _Walk(program, order, place, users, _beside(order, users))
+        return _Walk(program, order, place, users, _beside(order, users), _masked(order, users))
 
     def live(self) -> Iterator[tuple[int, Tensor, Set[Tensor]]]:
         """Yield each place, its term, and the tensors that are live behind the term."""
@@ -155,7 +159,7 @@ class _Walk:
 
     def _kind(self, term: Tensor) -> _Place | None:
         users = self.users
-        if _weighs(term, users):
+        if _weighs(term, users) or term in self.masked:
             return None
         if _separates(term, users, self.place) or _is_normalized(
             term, users, self.order, self.place
@@ -287,6 +291,33 @@ def _weighs(term: Tensor, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
         _is_contraction(user) and not any(arg.constant for arg in args_of(user))
         for user in users.get(term, ())
     )
+
+
+def _masked(order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
+    """Return what functions of elements join with a mask of the program, a matrix:
+    ``s``, ``where(|i - j| <= 2, s, 0)`` and ``relu`` of it. Of a contraction that makes or reads
+    them only what the mask shows is needed, so the mask has to be known there."""
+    found = [term for term in order if _is_map(term) and any(map(_is_mask, args_of(term)))]
+    joined: set[Tensor] = set()
+    while found:
+        term = found.pop()
+        if term not in joined and not term.constant:
+            joined.add(term)
+            found += args_of(term) if _is_map(term) else ()
+            found += filter(_is_map, users.get(term, ()))
+    return joined
+
+
+def _is_map(term: Tensor) -> bool:
+    return isinstance(term, Op) and term.row.kind == "elementwise"
+
+
+def _is_mask(term: Tensor) -> bool:
+    """Whether the term is a matrix that is computed from comparisons and no weight."""
+    if not term.constant or len(term.shape) < 2 or 1 in term.shape[-2:]:
+        return False
+    made = topological([term])
+    return any(t.dtype == "bool" for t in made) and not any(isinstance(t, Weight) for t in made)
 
 
 def _is_softmax(term: Tensor) -> bool:

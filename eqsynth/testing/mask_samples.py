@@ -1,13 +1,14 @@
-"""Families of random scopes under masks: softmax weights, and tests for rows without any visible
-element."""
+"""Families of random scopes under masks: softmax weights, reductions, and tests for rows without
+any visible element."""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
+from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import It
-from eqsynth.ir.scalar import Call, Num, Read, Scalar, Value, product, total
+from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, Value, product, total
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.ir.types import is_float
 from eqsynth.testing.choices import Rejected
@@ -33,22 +34,42 @@ def shown(world: World, i: It, j: It) -> Scalar:
     return Call("and", (near, Call("eq", (other, Num(0)))))
 
 
-def scores(world: World, i: It, j: It) -> tuple[Scalar, Read]:
-    """Scores of query i and key j, which are -inf where a mask hides the key; and a read of the
-    mask."""
+def scores(world: World, i: It, j: It, hidden: float = -math.inf) -> tuple[Scalar, Read]:
+    """Scores of query i and key j, which are ``hidden`` where a mask hides the key; and a read of
+    the mask."""
     pick = world.choices.pick
     if not is_float(world.dtype):
-        raise Rejected("softmax of floats only")
+        raise Rejected("masked scores are floats")
     x = Read(leaf(world, (i.extent, j.extent), "x"), (at(i), at(j)))
     visible, kind = shown(world, i, j), pick(("where", "not", "sum"))
     mask = Read(
         made_scope((i.extent, j.extent), (), Call("not", (visible,)) if kind == "not" else visible),
         (at(i), at(j)),
     )
-    if kind == "sum":
+    if kind == "sum" and hidden == -math.inf:
         return total([x, Call("where", (mask, Num(0), Num(-math.inf)))]), mask
-    ways = (x, Num(-math.inf)) if kind == "where" else (Num(-math.inf), x)
+    if kind == "sum" and hidden == 0:
+        return product([x, Call("relu", (x,)), Cast(world.dtype, mask)]), mask
+    ways = (Num(hidden), x) if kind == "not" else (x, Num(hidden))
     return Call("where", (mask, *ways)), mask
+
+
+def masked_reduction(world: World) -> Tensor:
+    """``sum_j s[i, j] * v[j, d]``, its powers, or ``max_j s[i, j]``, where s is what the reduction
+    leaves out if a mask hides j from i."""
+    pick = world.choices.pick
+    rows, columns, width = (pick(sizes) for sizes in ((4, 6, 3), (4, 6, 9), (1, 2)))
+    reducer, axis = pick(("sum", "sum", "max", "min")), pick((1, 1, 0))
+    i, j = iterators((rows, columns))
+    made, _ = scores(world, i, j, REDUCERS[reducer])
+    inner = made_scope((rows, columns), (), made)
+    key, kept = ((rows, columns)[n] for n in (axis, 1 - axis))
+    own, d, summed = iterators((kept, width, key))
+    weights = Read(inner, (at(own), at(summed)) if axis else (at(summed), at(own)))
+    if reducer != "sum":
+        return made_scope((kept, width), (key,), weights, reducer)
+    values = Read(leaf(world, (key, width), "v"), (at(summed), at(d)))
+    return made_scope((kept, width), (key,), product([*[weights] * pick((1, 1, 2)), values]))
 
 
 def masked_weights(world: World) -> Tensor:
@@ -72,4 +93,4 @@ def guarded_rows(world: World) -> Tensor:
     return made_scope((rows,), (), Call("where", (hidden, Num(0), kept)))
 
 
-MASKED: Final = (masked_weights, guarded_rows)
+MASKED: Final = (masked_weights, masked_reduction, guarded_rows)

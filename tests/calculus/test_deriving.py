@@ -116,9 +116,11 @@ def test_maxima_masks_and_weights_are_hypotheses() -> None:
     assert list(hypotheses(INNER, (Reach(other, peak, mask),))) == [(hidden, holds)]
     softmax = op("Softmax", s, attrs=(1,))
     assert isinstance(softmax, Op)
-    kept = Restrict(Read(p, (H, J)), softmax, PRODUCT, mask, Index(0), 1, 2)
-    expected = [(p, softmax), (s, PRODUCT), (hidden, holds)]
+    kept = Restrict(Read(p, (H, J)), softmax, 0, PRODUCT, mask, Index(0), 1, 2)
+    expected = [(p, softmax), (hidden, holds), (s, PRODUCT)]
     assert list(hypotheses(INNER, (kept,))) == expected
+    alone = Restrict(Read(p, (H, J)), None, 0, PRODUCT, mask, Index(0), 1, 2)
+    assert list(hypotheses(INNER, (alone,))) == [(p, PRODUCT), (hidden, holds)]
 
 
 def test_a_definition_is_the_first_step() -> None:

@@ -24,7 +24,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, composites, reads
 from eqsynth.ir.scopes import renumber
 from eqsynth.ir.tensor import Op, Scope
-from eqsynth.testing.mask_samples import guarded_rows, masked_weights
+from eqsynth.testing.mask_samples import guarded_rows, masked_reduction, masked_weights
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import INF, it, leaf
@@ -41,17 +41,19 @@ def mask_of(world: World, body: Scalar) -> Mask:
 
 
 def places(world: World, scope: Scope) -> Restrict:
-    """Propose the softmax weights that the scope reads, and a random range of places."""
+    """Propose the weights that the scope reads, and a random range of places."""
     pick = world.choices.pick
-    weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
-    softmax = weights.tensor
-    assert isinstance(softmax, Op) and isinstance(softmax.args[0], Scope)
-    scores = softmax.args[0]
-    row = it(0, scores.traversal[0])
-    start = pick((Index(0), row, row // 2 * 2, row // 3 * 3, -row)) + pick((0, -1, -2, -4, 1))
+    weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op | Scope))
+    softmax = weights.tensor if isinstance(weights.tensor, Op) else None
+    scores = softmax.args[0] if softmax else weights.tensor
+    assert isinstance(scores, Scope)
+    axis = 1 if softmax else pick((1, 0, 1))
+    row = it(1 - axis, scores.traversal[1 - axis])
+    start = pick((Index(0), row, row // 2 * 2, row // 3 * 3, row % 2, -row))
+    start += pick((0, -1, -2, -4, 1))
     count = pick((1, 2, 3, 5, 9))
     mask = mask_of(world, scores.body)
-    return Restrict(weights, softmax, scores, mask, start, pick((1, 1, 2)), count)
+    return Restrict(weights, softmax, axis, scores, mask, start, pick((1, 1, 2)), count)
 
 
 def question(world: World, scope: Scope) -> Reach:
@@ -63,8 +65,8 @@ def question(world: World, scope: Scope) -> Reach:
 
 @by_turns
 def test_whatever_is_left_out_counts_for_nothing(turn: int) -> None:
-    never_wrong(restrict, places, (masked_weights,), given_back=20,
-                refused=("hides", "places"), examples=600, turn=turn)  # fmt: skip
+    never_wrong(restrict, places, (masked_weights, masked_reduction), given_back=40,
+                refused=("hides", "places"), examples=1200, turn=turn)  # fmt: skip
 
 
 @by_turns
@@ -97,13 +99,13 @@ def weighted(inner: Scope, *, at: Index = KEY, values: Scalar = VALUES, axis: in
 
 
 def given(scope: Scope, **changed: Any) -> Restrict:
-    weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op))
-    softmax = weights.tensor
-    assert isinstance(softmax, Op) and isinstance(softmax.args[0], Scope)
-    inner = softmax.args[0]
+    weights = next(read for read in reads(scope.body) if isinstance(read.tensor, Op | Scope))
+    softmax = weights.tensor if isinstance(weights.tensor, Op) else None
+    inner, axis = (softmax.args[0], softmax.attrs[0]) if softmax else (weights.tensor, 1)
+    assert isinstance(inner, Scope) and isinstance(axis, int)
     masks = [read for read in reads(inner.body) if isinstance(read.tensor, Scope)]
     mask = Mask(masks[0] if masks else SEEN, BAND, 0.0)
-    whole = Restrict(weights, softmax, inner, mask, ROW - 1, 1, 3)
+    whole = Restrict(weights, softmax, axis, inner, mask, ROW - 1, 1, 3)
     return replace(whole, **changed)
 
 
@@ -121,6 +123,36 @@ def test_what_else_is_summed_stays_so() -> None:
     scope = Scope((6,), (6, 2), Prod((weights, Read(leaf("w", 6, 2), (KEY, it(2, 2))))))
     answer = restrict(scope, given(scope))
     assert sorted(answer.reduction) == [2, 3]
+    assert_one_value(scope, answer)
+
+
+def reduced(body: Scalar, reducer: str = "sum", *others: Scalar) -> Scope:
+    weights = Read(scores(body), (ROW, KEY))
+    return Scope((6,), (6,), Prod((weights, *others)) if others else weights, reducer)
+
+
+KEPT = Call("where", (SEEN, X, Num(0)))
+SQUARE = reduced(Call("relu", (KEPT,)), "sum", VALUES)
+SQUARE = replace(SQUARE, body=Prod((*reads(SQUARE.body), *list(reads(SQUARE.body))[:1])))
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        reduced(KEPT, "sum", VALUES),
+        reduced(KEPT),
+        reduced(Prod((Cast("float32", SEEN), X)), "sum", VALUES),
+        reduced(Call("sigmoid", (Call("where", (SEEN, X, Num(-INF))),)), "sum", VALUES),
+        SQUARE,
+        reduced(Call("where", (SEEN, X, Num(-INF))), "max"),
+        reduced(Call("where", (SEEN, X, Num(INF))), "min"),
+        reduced(Call("where", (SEEN, X, Num(1))), "prod"),
+    ],
+)  # fmt: skip
+def test_a_reduction_leaves_out_what_the_mask_hides(scope: Scope) -> None:
+    answer = restrict(scope, given(scope))
+    assert answer.reduction == (3,) and answer.reducer == scope.reducer
+    assert all(read.tensor.shape != (6, 6) for read in reads(answer.body))
     assert_one_value(scope, answer)
 
 
@@ -206,6 +238,22 @@ SIGNED = Sum((X, Prod((Num(-1), Call("reciprocal", (Prod((Num(-1), FLOAT)),)))))
         ("hides", weighted(scores(NEGATIVE)),
          given(weighted(scores(NEGATIVE)), mask=Mask(FLOAT, FLOATS, -0.0))),
         ("hides", PLAIN, given(PLAIN, mask=Mask(SEEN, BAND, 1.0))),
+        # The reduction takes what is hidden for a value; a logarithm of a product may be infinite,
+        # and 0 times it no number.
+        ("hides", reduced(KEPT, "max"), given(reduced(KEPT, "max"))),
+        ("hides", reduced(MASKED.body, "min"), given(reduced(MASKED.body, "min"))),
+        ("hides", reduced(KEPT, "prod"), given(reduced(KEPT, "prod"))),
+        ("hides", reduced(MASKED.body), given(reduced(MASKED.body))),
+        ("hides", reduced(Prod((FLOAT, Call("log", (X,))))),
+         given(reduced(Prod((FLOAT, Call("log", (X,))))), mask=Mask(FLOAT, FLOATS, 0.0))),
+        ("hides", reduced(Prod((FLOAT, Read(leaf("x", 6, 6), (ROW, KEY - 1), INF)))),
+         given(reduced(Prod((FLOAT, Read(leaf("x", 6, 6), (ROW, KEY - 1), INF)))),
+               mask=Mask(FLOAT, FLOATS, 0.0))),
+        ("product", reduced(KEPT, "max", VALUES), given(reduced(KEPT, "max", VALUES))),
+        ("softmax", PLAIN, given(PLAIN, axis=0)),
+        ("softmax", reduced(KEPT), given(reduced(KEPT), axis=0)),
+        ("softmax", reduced(KEPT), given(reduced(KEPT), axis=2)),
+        ("softmax", reduced(KEPT), given(reduced(KEPT), scores=scores(X), axis=-1)),
         ("hides", FINITE, given(FINITE)),
         ("hides", FAR, given(FAR)),
         ("places", PLAIN, given(PLAIN, step=0)),

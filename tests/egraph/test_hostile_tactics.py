@@ -241,11 +241,12 @@ class Proposals:
     def restrict(self, scope: Scope) -> Restrict:
         read = self._read(scope)
         found = [op for op in self.view.operators(read.tensor) if op.name == "Softmax"]
-        softmax = self.random.choice(found or [Op("Softmax", (read.tensor,), (0,))])
-        scores = self._scope(softmax.args[0])
+        softmax = self.random.choice([*(found or [Op("Softmax", (read.tensor,), (0,))]), None])
+        scores = self._scope(softmax.args[0] if softmax else read.tensor)
         start = self._index(traversal_iterators(scores))
+        axis = self.random.randrange(len(scores.shape) or 1)
         step, count = self.random.choice((1, 1, 2)), self.random.choice((1, 2, 3, 5))
-        return Restrict(read, softmax, scores, self._mask(scores), start, step, count)
+        return Restrict(read, softmax, axis, scores, self._mask(scores), start, step, count)
 
     def recount(self, scope: Scope) -> Recount:
         size, counts = len(scope.extents), list[Count]()

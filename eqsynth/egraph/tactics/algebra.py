@@ -7,6 +7,7 @@ e-classes that the scope reads. Not here: the derivations themselves, functions 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ from eqsynth.egraph.tactics.requests import (
     without_constants,
 )
 from eqsynth.egraph.view import View
+from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
     Call,
@@ -46,6 +48,7 @@ from eqsynth.ir.scalar import (
     reads,
     terms_of,
 )
+from eqsynth.ir.scopes import reduction_iterators
 from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 
 # An e-class with more scopes than this gets no more folded sums: each way of fusing has
@@ -442,24 +445,41 @@ def extremum(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def restrict(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    """A sum with weights of a masked softmax, over the positions that the mask shows.
+    """A reduction of masked weights, or of their softmax, over the positions that the mask shows.
 
     The scope needn't be flat: the weights may have been inlined before the mask's values are known.
     """
-    scope = underived(view, row)
-    if not conditions.is_product(scope):
+    if (scope := settled(view, row)) is None:
+        raise Later
+    if not conditions.is_product(scope) and not isinstance(scope.body, Read):
         raise Later
     for weights in dict.fromkeys(reads(scope.body)):
-        softmaxes = (op for op in view.operators(_class(weights)) if op.name == "Softmax")
-        for softmax in softmaxes:
-            argument = softmax.args[0]
-            assert isinstance(argument, ClassRef)
-            for scores in maps_of(view, argument):
-                for mask in _masks(view, scores):
-                    found = masks.restricted(scope, weights, softmax, scores, mask)
-                    if found is not None:
-                        return [found]
+        for softmax, axis, scores, mask in _masked(view, scope, weights):
+            found = masks.restricted(scope, weights, softmax, axis, scores, mask)
+            if found is not None:
+                return [found]
     raise Later
+
+
+def _masked(
+    view: View, scope: Scope, weights: Read
+) -> Iterator[tuple[Op | None, int, Scope, Mask]]:
+    """The softmax that the weights are, None if they are a map; its axis, scores and mask."""
+    for softmax in (op for op in view.operators(_class(weights)) if op.name == "Softmax"):
+        argument, axis = softmax.args[0], softmax.attrs[0]
+        assert isinstance(argument, ClassRef) and isinstance(axis, int)
+        for scores in maps_of(view, argument):
+            for mask in _masks(view, scores):
+                yield softmax, axis, scores, mask
+    summed = reduction_iterators(scope)
+    axes = [axis for axis, index in enumerate(weights.index) if index.bare() in summed]
+    # The largest body first: it is the one in which everything is fused.
+    computed = sorted(
+        maps_of(view, _class(weights)), key=lambda s: -sum(1 for _ in composites(s.body))
+    )
+    for scores in computed if axes else ():
+        for mask in _masks(view, scores, REDUCERS[scope.reducer]):
+            yield from ((None, axis, scores, mask) for axis in axes)
 
 
 def reach(view: View, row: Sequence[Any]) -> Iterable[Path]:
@@ -477,11 +497,11 @@ def reach(view: View, row: Sequence[Any]) -> Iterable[Path]:
     raise Later
 
 
-def _masks(view: View, scope: Scope) -> Iterator[Mask]:
-    """The masks of a scope: its reads of constants whose values are known."""
+def _masks(view: View, scope: Scope, hidden: float = -math.inf) -> Iterator[Mask]:
+    """The masks that make a scope ``hidden``: its reads of constants whose values are known."""
     for read in dict.fromkeys(reads(scope.body)):
         for holds in view.scopes(_class(read)) if read.tensor.constant else ():
-            yield from masks.masks_of(scope, read, holds)
+            yield from masks.masks_of(scope, read, holds, hidden)
 
 
 def part(view: View, row: Sequence[Any]) -> Iterable[Path]:

@@ -1,8 +1,9 @@
-"""Which positions of a masked softmax have to be visited (``calculus/restrict.py``).
+"""Which positions of masked weights have to be visited (``calculus/restrict.py``).
 
     the mask shows                        so each row i visits
     |i - j| <= 256, (i - j) % 4 == 0      129 columns of 2,048: j = i - 256 + 4*w
     i // 64 == j // 64                    64 columns: j = i // 64 * 64 + w
+    i % 64 == j % 64                      every 64th column: j = i % 64 + 64*w
 
 The law itself, which proves that the other positions add nothing, stands in the calculus.
 """
@@ -23,26 +24,28 @@ from eqsynth.ir.scopes import bare, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope
 
 FEWER: Final = 2
-"""A softmax is restricted if at most one position in ``FEWER`` is left: reading a band costs more
-than reading whole rows."""
+"""A sum is restricted if at most one position in ``FEWER`` is left: reading a band costs more than
+reading whole rows."""
 
 
-def masks_of(scores: Scope, read: Read, holds: Scope) -> Iterator[Mask]:
-    """The masks that ``read`` can be: one for each value of ``read`` that makes the scores -inf.
+def masks_of(scores: Scope, read: Read, holds: Scope, hidden: float = -math.inf) -> Iterator[Mask]:
+    """The masks that ``read`` can be: one for each value of ``read`` that makes the scores
+    ``hidden``.
 
     None if ``holds``, the scope that ``read`` reads, reads tensors itself or is too large.
     """
     if any(True for _ in reads(holds.body)) or math.prod(holds.extents) > LARGEST:
         return
-    for value in (0.0, 1.0, -math.inf):
-        if known_where(scores.body, read, value) == -math.inf:
+    for value in (0.0, 1.0, -math.inf, math.inf):
+        if known_where(scores.body, read, value) == hidden:
             yield Mask(read, holds, value)
 
 
-def restricted(scope: Scope, weights: Read, softmax: Op, scores: Scope, mask: Mask) -> Path | None:
-    """The sum over the fewest positions; None if more than one in ``FEWER`` would be left."""
-    axis = softmax.attrs[0]
-    assert isinstance(axis, int)
+def restricted(
+    scope: Scope, weights: Read, softmax: Op | None, axis: int, scores: Scope, mask: Mask
+) -> Path | None:
+    """The sum over the fewest positions of an axis of the weights; None if more than one in
+    ``FEWER`` would be left."""
     place = traversal_iterators(scores)[axis]
     its = sorted(iterators(mask.read), key=lambda it: it.slot)
     if place not in its or not mask.read.in_range():
@@ -64,13 +67,15 @@ def restricted(scope: Scope, weights: Read, softmax: Op, scores: Scope, mask: Ma
     count, step, start = min(found, key=lambda way: way[0])
     if count * FEWER > place.extent:
         return None
-    return path(scope, Restrict(weights, softmax, scores, mask, start, step, count))
+    return path(scope, Restrict(weights, softmax, axis, scores, mask, start, step, count))
 
 
 def _bases(its: list[It], place: It) -> Iterator[Index]:
-    """The starts from which positions may be counted: 0, another iterator, or its block's start.
+    """The starts from which positions may be counted: 0, another iterator, its block's start, or
+    its place in the block.
 
-    For a row ``i``: ``0``, ``i``, and ``i // b * b`` for each ``b`` that divides its extent.
+    For a row ``i``: ``0``, ``i``, and ``i // b * b`` and ``i % b`` for each ``b`` that divides its
+    extent.
     """
     yield Index(0)
     for it in its:
@@ -79,3 +84,4 @@ def _bases(its: list[It], place: It) -> Iterator[Index]:
             for block in range(2, it.extent // FEWER + 1):
                 if it.extent % block == 0:
                     yield bare(it) // block * block
+                    yield bare(it) % block
