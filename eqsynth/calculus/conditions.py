@@ -6,12 +6,24 @@ Each condition is sufficient, not necessary: True is a proof, False only means "
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import FloorDiv, Index, It
 from eqsynth.ir.normal import remembered
-from eqsynth.ir.scalar import Num, Prod, Read, Scalar, composites, dtype_of, factors_of, leaves
+from eqsynth.ir.scalar import (
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    composites,
+    dtype_of,
+    factors_of,
+    leaves,
+    reads,
+)
 from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import is_float
 
@@ -66,9 +78,12 @@ def vanishes_outside(scope: Scope, axis: int, fill: float, sides: tuple[bool, bo
     one of ``sides``.
 
     One factor of a product with fill 0 is enough, if its index along some axis, ``a*z + rest``,
-    leaves its tensor whenever ``z`` leaves [0, extent). In another reduction the body is one read,
-    whose fill is the reducer's identity.
+    leaves its tensor whenever ``z`` leaves [0, extent). Of a sum each term is such a product. In
+    another reduction the body is one read, whose fill is the reducer's identity.
     """
+    if isinstance(scope.body, Sum) and not scope.reduction:
+        parts = (replace(scope, body=term) for term in scope.body.terms)
+        return fill == 0 and all(vanishes_outside(part, axis, fill, sides) for part in parts)
     if not is_view(scope) and fill != neutral_outside(scope):
         return False
     factors = [f for f in factors_of(scope.body) if isinstance(f, Read)]
@@ -106,9 +121,8 @@ def independent(inner: Scope, outside: list[int]) -> bool:
     """Whether no index uses two iterators of ``outside``; each may then be checked by itself."""
     return not any(
         len({it.slot for it in index.iterators()} & set(outside)) > 1
-        for factor in factors_of(inner.body)
-        if isinstance(factor, Read)
-        for index in factor.index
+        for read in reads(inner.body)
+        for index in read.index
     )
 
 

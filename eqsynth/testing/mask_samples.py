@@ -56,7 +56,7 @@ def scores(world: World, i: It, j: It, hidden: float = -math.inf) -> tuple[Scala
 
 def masked_reduction(world: World) -> Tensor:
     """``sum_j s[i, j] * v[j, d]``, its powers, or ``max_j s[i, j]``, where s is what the reduction
-    leaves out if a mask hides j from i."""
+    leaves out if a mask hides j from i. (Not in ``MASKED``: the elements of s aren't finite.)"""
     pick = world.choices.pick
     rows, columns, width = (pick(sizes) for sizes in ((4, 6, 3), (4, 6, 9), (1, 2)))
     reducer, axis = pick(("sum", "sum", "max", "min")), pick((1, 1, 0))
@@ -93,4 +93,4 @@ def guarded_rows(world: World) -> Tensor:
     return made_scope((rows,), (), Call("where", (hidden, Num(0), kept)))
 
 
-MASKED: Final = (masked_weights, masked_reduction, guarded_rows)
+MASKED: Final = (masked_weights, guarded_rows)

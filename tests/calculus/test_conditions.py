@@ -146,7 +146,11 @@ def test_one_axis_that_is_left_is_enough() -> None:
         (Prod((Read(X.tensor, X.index, 1.5), X)), 1.5, False),
         (Prod((Read(X.tensor, X.index, 1.5), Read(leaf("y", 9), (it(0, 4),)))), 0.0, False),
         (Call("relu", (X,)), 0.0, False),
-        (Sum((X, X)), 0.0, False),
+        (Sum((X, X)), 0.0, True),
+        (Sum((X, Prod((Num(2), X)))), 0.0, True),
+        (Sum((X, Num(1))), 0.0, False),
+        (Sum((X, Call("relu", (X,)))), 0.0, False),
+        (Sum((Read(X.tensor, X.index, 1.5),) * 2), 1.5, False),
     ],
 )
 def test_a_scope_vanishes_with_one_factor(body: Scalar, fill: float, holds: bool) -> None:
@@ -156,6 +160,8 @@ def test_a_scope_vanishes_with_one_factor(body: Scalar, fill: float, holds: bool
 def test_two_iterators_in_one_index_may_come_back() -> None:
     scope = Scope((4, 3), (), Prod((X, Read(leaf("y", 9), (it(0, 4) - it(1, 3),)))))
     assert independent(scope, [0]) and independent(scope, [1]) and not independent(scope, [0, 1])
+    added = Sum((X, Read(leaf("y", 9), (it(0, 4) - it(1, 3),))))
+    assert not independent(Scope((4, 3), (), added), [0, 1])
     assert independent(
         Scope((4, 3), (), Prod((Num(2), X, Read(leaf("y", 3), (it(1, 3),))))), [0, 1]
     )
