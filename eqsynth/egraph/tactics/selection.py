@@ -52,10 +52,10 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
         return None
     factors.remove(read)
     width = len(ids.shape)
-    picked = [it for index in read.index[:width] if (it := index.bare()) is not None]
-    chosen = set(picked)
+    picked = read.index[:width]
+    chosen = {it for index in picked for it in index.iterators()}
     reduced = [it for it in reduction_iterators(scope) if it not in chosen]
-    if len(picked) < width or not reduced:
+    if not reduced:
         return None
     others = [*factors, Read(table, (Index(0), *read.index[width:]))]
     if any(chosen & iterators(f) for f in others):
@@ -70,7 +70,7 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
     looked_up = scope_over([value, *rest], reduced, body)
     try:
-        by_rows = Read(_embedded(looked_up, ids), (*map(bare, picked), *map(bare, rest)))
+        by_rows = Read(_embedded(looked_up, ids), (*picked, *map(bare, rest)))
     except LawError:
         return None
     added = [it for it in reduction_iterators(scope) if it in chosen]
