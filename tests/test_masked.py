@@ -106,6 +106,47 @@ def test_windowed_attention_takes_the_work_of_its_window() -> None:
     torch.testing.assert_close(program(*given), module(*given))
 
 
+class Weighted(nn.Module):
+    """Values that are added up, or of which the largest is taken, under a mask."""
+
+    def __init__(self, compute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.compute(q @ k.transpose(-1, -2), band(q.shape[1]), v)
+
+
+def normalized(weights: Tensor) -> Tensor:
+    return weights / weights.sum(-1, keepdim=True)
+
+
+HIDDEN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "times a mask": lambda s, m, v: (s * m) @ v,
+    "chosen": lambda s, m, v: torch.where(m, s, 0.0) @ v,
+    "filled": lambda s, m, v: s.masked_fill(~m, 0.0) @ v,
+    "a function of what is masked": lambda s, m, v: torch.relu(s * m).square() @ v,
+    "a mask of a function": lambda s, m, v: (torch.relu(s) * m) @ v,
+    "a function of -inf": lambda s, m, v: torch.sigmoid(s.masked_fill(~m, -math.inf)) @ v,
+    "normalized": lambda s, m, v: normalized(torch.sigmoid(s) * m) @ v,
+    "sum": lambda s, m, v: (torch.relu(s) * m).sum(-1),
+    "largest": lambda s, m, v: s.masked_fill(~m, -math.inf).amax(-1),
+    "smallest of each key": lambda s, m, v: s.masked_fill(~m, math.inf).amin(-2),
+    "logarithm of a sum": lambda s, m, v: torch.logsumexp(s.masked_fill(~m, -math.inf), -1),
+}
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_a_mask_hides_is_not_computed(name: str) -> None:
+    """A window of 5 of 48 places."""
+    module, given = Weighted(HIDDEN[name]).eval(), tuple(torch.randn(2, 48, 4) for _ in "qkv")
+    program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)
+    report = program.report
+    assert report.flops_after <= 5 / 48 * 1.2 * report.flops_before
+    torch.testing.assert_close(program(*given), module(*given), rtol=1e-4, atol=1e-5)
+
+
 class Rows(nn.Module):
     """Two layers; behind the first one rows are masked."""
 

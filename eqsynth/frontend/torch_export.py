@@ -36,6 +36,7 @@ from eqsynth.frontend.exporting import (
 )
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
+from eqsynth.frontend.recognized import recognized
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
@@ -229,7 +230,13 @@ class _Translation:
                 self.live_paths.append(spec.target)
                 return self._input(node, name, tensor)
             lifted = spec.kind == InputKind.CONSTANT_TENSOR
-            own = not lifted or tensor_at(self.module, spec.target) is not None
+            stored = tensor_at(self.module, spec.target)
+            own = not lifted or stored is not None
+            if spec.kind != InputKind.PARAMETER and not isinstance(stored, torch.nn.Parameter):
+                function = recognized(tensor)
+                if function is not None:
+                    self.fixed |= {spec.target: tensor} if own else {}
+                    return function
             return self._weight(spec.target, tensor, lifted, own)
         if spec.kind == InputKind.TOKEN:
             raise SeveralGraphsError(
@@ -329,7 +336,8 @@ class _Translation:
         assert isinstance(node.target, str)
         value = operator.attrgetter(node.target)(self.exported.graph_module)
         if isinstance(value, torch.Tensor):
-            return self._weight(node.target, value.detach(), lifted=True, own=False)
+            known = recognized(value)
+            return known or self._weight(node.target, value.detach(), lifted=True, own=False)
         return Named(node.target, value)
 
     def _call(self, node: torch.fx.Node) -> Any:

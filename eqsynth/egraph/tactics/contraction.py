@@ -132,7 +132,10 @@ def _foldable(scope: Scope) -> list[Scalar] | None:
     for w in constants:
         small = [f for f in constants if f is not w and iterators(f) <= iterators(w)]
         if small and isinstance(w, Read):
-            return [w, *small]
+            # A read beyond the end of w, or of elements of w that repeat, makes a larger product.
+            large = _points(iterators(w)) > w.tensor.type.size
+            if not large or all(isinstance(f, Num) for f in small):
+                return [w, *small]
     return None
 
 

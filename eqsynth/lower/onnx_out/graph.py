@@ -218,6 +218,8 @@ class Graph:
             if keepdim or axis not in gone
         )
         wide = x
+        if reducer == "prod" and not is_float(x.dtype):
+            return self.reshape(self._product(x, sorted(gone)), shape)
         if reducer in ("max", "min") and x.dtype in ("int8", "uint8", "int16", "bool"):
             wide = self.cast(x, "int32")  # ONNX lacks this reduction for some of these dtypes
         operator = f"Reduce{reducer.capitalize()}"
@@ -225,6 +227,20 @@ class Graph:
         return self.cast(
             self.node(operator, inputs, shape, wide.dtype, keepdims=int(keepdim)), x.dtype
         )
+
+    def _product(self, x: Value, axes: Sequence[int]) -> Value:
+        """Return the product of integers over axes, half by half. It wraps around as torch's does,
+        and ONNX Runtime's own operator doesn't: it computes in float64."""
+        kept = [axis for axis in range(x.rank) if axis not in axes]
+        moved, count = self.transpose(x, [*kept, *axes]), math.prod(x.shape[axis] for axis in axes)
+        made = self.reshape(moved, (*(x.shape[axis] for axis in kept), count))
+        if not count:
+            return self.expand(self.number(1.0, x.dtype), made.shape[:-1])
+        while (extent := made.shape[-1]) > 1:
+            parts = [self.slice(made, len(kept), n * (extent // 2), extent // 2) for n in (0, 1)]
+            rest = [self.slice(made, len(kept), extent - 1, 1)] if extent % 2 else []
+            made = self.concat([self.map("Mul", *parts), *rest], len(kept))
+        return made
 
     def matmul(self, a: Value, b: Value) -> Value:
         """Return the product of stacks of matrices, whose batch axes are equal or broadcast."""
