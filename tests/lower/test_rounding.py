@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eqsynth.lower.reruns import off_by_rounding
-from eqsynth.lower.rounding import RERUNS, Evidence, distance, judge, largest_error
+from eqsynth.lower.rounding import LONGER, RERUNS, Evidence, distance, judge, largest_error
 
 Function = Callable[[Tensor], Tensor]
 
@@ -195,6 +195,23 @@ def test_reruns_are_few_and_end() -> None:
     runs.clear()
     assert judge([other + 1], [a @ b], Evidence(moved)).wrong is not None
     assert len(runs) < RERUNS
+
+
+@pytest.mark.parametrize("never", [False, True])
+def test_the_last_of_many_jumps_is_waited_for(never: bool) -> None:
+    """Each of 100,000 elements moves in three of ten reruns, as where a small difference decides;
+    an element that never moves is wrong."""
+    expected, ran = torch.zeros(100_000, 1), list[int]()
+
+    def moved(seed: int) -> list[Tensor]:
+        ran.append(seed)
+        jumps = torch.rand(expected.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+        jumps[7] &= not never
+        return [jumps.float()]
+
+    found = judge([expected + 1], [expected], Evidence(moved=moved)).wrong
+    assert (found is not None) == never and (found is None or found.index == (7, 0))
+    assert 2 * RERUNS < len(ran) <= (1 + LONGER) * RERUNS
 
 
 def test_whole_numbers_and_zeros_are_not_moved() -> None:
