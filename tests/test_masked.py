@@ -140,10 +140,10 @@ HIDDEN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_a_mask_hides_is_not_computed(name: str) -> None:
     """A window of 5 of 48 places."""
-    module, given = Weighted(HIDDEN[name]).eval(), tuple(torch.randn(2, 48, 4) for _ in "qkv")
+    module, given = Weighted(HIDDEN[name]).eval(), tuple(torch.randn(2, 48, 16) for _ in "qkv")
     program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)
     report = program.report
-    assert report.flops_after <= 5 / 48 * 1.2 * report.flops_before
+    assert report.flops_after <= 5 / 48 * 1.25 * report.flops_before
     torch.testing.assert_close(program(*given), module(*given), rtol=1e-4, atol=1e-5)
 
 

@@ -284,6 +284,10 @@ def test_attention_is_not_cut() -> None:
         (Written(lambda x: torch.where(torch.eye(4, dtype=torch.bool), x, 0.0)), (4, 4), 1),
         (Written(lambda x: torch.where(x > 0, x, 0.0)), (4, 4), 2),
         (Written(lambda x: torch.where(x[:, :1] > 0, x, 0.0)), (4, 4), 1),
+        # Beside a known mask; other numbers that are computed from nothing aren't one.
+        (Written(lambda x: torch.relu(x * torch.ones(4, 4).tril())), (4, 4), 1),
+        (Written(lambda x: torch.tanh(torch.relu(x)) * torch.ones(4, 4).tril()), (4, 4), 1),
+        (Written(lambda x: torch.relu(x * torch.arange(16.0).reshape(4, 4))), (4, 4), 2),
         (nn.Sequential(nn.Linear(4, 4), Sixth()), (2, 4), 1),
     ],
 )  # fmt: skip
