@@ -97,6 +97,15 @@ def test_a_wide_band_of_many_places_is_seen() -> None:
     assert "restrict" in graph.matches and not graph.faults
 
 
+def test_every_fourth_place_is_a_window() -> None:
+    """``j = i % 4 + 4 * w``; the mask stands between two functions, and no cut beside it."""
+    module = Weighted(lambda s, m, v: torch.relu(torch.sigmoid(s) * (apart(16) % 4 == 0)) @ v)
+    given = tuple(torch.randn(1, 16, 8) for _ in "qkv")
+    program = eqsynth.optimize(module.eval(), given, objective="flops", engines=(), progress=False)
+    assert program.report.flops_after <= 1.1 / 4 * program.report.flops_before
+    torch.testing.assert_close(program(*given), module(*given))
+
+
 @pytest.mark.rotating
 def test_windowed_attention_takes_the_work_of_its_window() -> None:
     module, given = Masked(band).eval(), inputs()

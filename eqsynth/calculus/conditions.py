@@ -81,7 +81,7 @@ def vanishes_outside(scope: Scope, axis: int, fill: float, sides: tuple[bool, bo
     leaves its tensor whenever ``z`` leaves [0, extent). Of a sum each term is such a product. In
     another reduction the body is one read, whose fill is the reducer's identity.
     """
-    if isinstance(scope.body, Sum) and not scope.reduction:
+    if isinstance(scope.body, Sum):
         parts = (replace(scope, body=term) for term in scope.body.terms)
         return fill == 0 and all(vanishes_outside(part, axis, fill, sides) for part in parts)
     if not is_view(scope) and fill != neutral_outside(scope):

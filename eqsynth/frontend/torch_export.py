@@ -232,7 +232,7 @@ class _Translation:
             lifted = spec.kind == InputKind.CONSTANT_TENSOR
             stored = tensor_at(self.module, spec.target)
             own = not lifted or stored is not None
-            if spec.kind != InputKind.PARAMETER and not isinstance(stored, torch.nn.Parameter):
+            if spec.kind != InputKind.PARAMETER:
                 function = recognized(tensor)
                 if function is not None:
                     self.fixed |= {spec.target: tensor} if own else {}

@@ -157,6 +157,14 @@ def test_a_scope_vanishes_with_one_factor(body: Scalar, fill: float, holds: bool
     assert vanishes_outside(Scope((4,), (), body), 0, fill) == holds
 
 
+def test_each_term_of_a_sum_has_to_vanish() -> None:
+    z, k = it(0, 4), it(1, 3)
+    summed = Scope((4,), (3,), Sum((X, Read(leaf("y", 4, 3), (z, k)))))
+    assert vanishes_outside(summed, 0, 0.0)
+    assert not vanishes_outside(Scope((4,), (3,), summed.body, "max"), 0, 0.0)
+    assert not vanishes_outside(Scope((4,), (3,), Sum((X, Read(leaf("y", 3), (k,))))), 0, 0.0)
+
+
 def test_two_iterators_in_one_index_may_come_back() -> None:
     scope = Scope((4, 3), (), Prod((X, Read(leaf("y", 9), (it(0, 4) - it(1, 3),)))))
     assert independent(scope, [0]) and independent(scope, [1]) and not independent(scope, [0, 1])

@@ -199,9 +199,14 @@ NEGATIVE = Sum((X, Call("reciprocal", (FLOAT,))))
 SIGNED = Sum((X, Prod((Num(-1), Call("reciprocal", (Prod((Num(-1), FLOAT)),))))))
 
 
+# Both axes of the weights are summed over.
+BOTH = Scope((), (6, 6), Prod((Read(Op("Softmax", (MASKED,), (1,)), (ROW, KEY)), VALUES)))
+
+
 @pytest.mark.parametrize(
     ("condition", "scope", "arguments"),
     [
+        ("softmax", BOTH, given(BOTH, axis=0, start=KEY - 1)),
         ("product", Scope((6,), (6,), PLAIN.body, "max"), given(PLAIN)),
         ("product", weighted(MASKED, values=Read(leaf("v", 6), (KEY,), INF)),
          given(weighted(MASKED, values=Read(leaf("v", 6), (KEY,), INF)))),

@@ -92,6 +92,24 @@ def test_hoisting_keeps_reductions_that_the_body_does_not_use(reducer: str, exte
     assert hoisted or reducer == "sum"
 
 
+def test_a_constant_that_is_read_beyond_its_end_is_summed_before_it_is_folded() -> None:
+    """x[i, k] w[k, j] a[j] with w zero from j = 4 on: {sum_j w[k, j] a[j]}, and not an 8 by 8
+    matrix of products, of which half is 0."""
+    k, j = it(1, 8), it(2, 8)
+    a, w = Read(weight("a", 8), (j,)), Read(weight("w", 8, 4), (k, j))
+    scope = Scope((3,), (8, 8), Prod((Read(leaf("x", 3, 8), (it(0, 3), k)), w, a)))
+    assert contraction.fold_constants(scope) is None
+    found = [answer for path_ in contraction.factor(scope) for answer in [end(path_)]]
+    assert any(
+        isinstance(answer, Scope) and any(r.tensor.constant and r.tensor.shape == (8,)
+                                          for r in reads(answer.body))
+        for answer in found
+    )  # fmt: skip
+    whole = Scope((3,), (8, 8), Prod((Read(leaf("x", 3, 8), (it(0, 3), k)),
+                                      Read(weight("w", 8, 8), (k, j)), a)))  # fmt: skip
+    assert contraction.fold_constants(whole) is not None
+
+
 def test_nothing_is_factored_out_of_an_empty_sum() -> None:
     a, b = x(it(0, 2), shape=(2,)), x(it(0, 2), it(1, 2), shape=(2, 2), name="y")
     scope = canonical(Scope((2, 2), (0,), Prod((a, b))))

@@ -186,6 +186,12 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
         lambda: op("Matmul", op("Add", picked("i"), picked("j")), weight("w", N, P)),
         2 * M * N * P + 3 * M * P,
     ),
+    # cat(x[i], x[j] - x[i]) @ w: two products a node, and not one an edge
+    "relative-edges": (
+        lambda: op("Matmul", op("Concat", picked("i"), op("Sub", picked("j"), picked("i")),
+                                attrs=(1,)), weight("w", 2 * N, P)),
+        2 * 2 * M * N * P + 3 * M * P,
+    ),
     # x @ (w1 @ v1) + y @ (w1 @ v2) + c
     "layers-beside": (
         lambda: op("Matmul", op("Concat", layer(X), layer(Y), attrs=(1,)), weight("v", 2 * P, 1)),

@@ -34,7 +34,6 @@ from eqsynth.ir.scalar import (
     factors_of,
     iterators,
     product,
-    reads,
     substitute,
     terms_of,
     total,
@@ -216,11 +215,8 @@ def distribute(
         return None
     parts = [product([*factors, term]) for term in moved]
     whole, ordered = math.prod(scope.extents), in_best_order(scope)
-    # x[i] - x[i] is 0 before a product, and a rounding after it. It doesn't matter beside a term of
-    # x's own size: (x[d], x[s] - x[d]) @ w is x[d] @ v and the difference @ u.
-    taken = [term for term in terms if any(map(_is_negative, factors_of(term)))]
-    added = {r.tensor for term in terms if term not in taken for r in reads(term)}
-    adds, stays = not taken, all(r.tensor in added for term in taken for r in reads(term))
+    # x[i] - x[i] is 0 before a product, and a rounding after it.
+    adds = not any(isinstance(f, Num) and f.value < 0 for t in terms for f in factors_of(t))
     # A square of x - mean(x) is a variance, and of its terms large numbers are left.
     linear = adds and all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
 
@@ -255,7 +251,7 @@ def distribute(
         return min((in_best_order(other) for other in products if other.reduction), default=0)
 
     def is_less(part: Scalar, term: Scalar) -> bool:
-        if _work(part, diagonals) < whole or _is_constant(part) or (stays and of_rows(part)):
+        if _work(part, diagonals) < whole or _is_constant(part) or (adds and of_rows(part)):
             return True
         best = FEWER * least(open_(part))
         return best <= ordered or (linear and best < _NEVER and FEWER * best <= made(term))
@@ -281,10 +277,6 @@ def distribute(
     inlined = path(scope, Inline(read, inner))
     split = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
     return split and split.then(termwise(split.scope))
-
-
-def _is_negative(factor: Scalar) -> bool:
-    return isinstance(factor, Num) and factor.value < 0
 
 
 def _each_term(part: Scalar, read: Read, inner: Scope) -> list[Scalar]:
