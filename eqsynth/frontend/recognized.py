@@ -35,7 +35,7 @@ def recognized(tensor: torch.Tensor) -> Expr | None:
     """The tensor as a function of its places; None if it isn't known to be one.
 
     >>> recognized(torch.arange(12).reshape(3, 4))
-    L[i<3, j<4] . (4*i + j)  # int64[3, 4]
+    Expr(Scope: int64[3, 4])
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES or tensor.layout != torch.strided:
