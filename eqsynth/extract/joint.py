@@ -121,9 +121,11 @@ def least_s(
     """Return a lower bound, found with little work, of the cost of all choices that make the wanted
     states, compute the needed classes and cost at most ``most_s``. It is 0 if ``most_s`` is
     infinite (a kernel of the known plan doesn't work), or if a needed class has no usable way."""
+    if not 0 < most_s < math.inf or not all(ways[place] for place in needed):
+        return 0.0
     results = [*wanted, *(ways[place][0].state for place in needed)]
     useful = _useful(ways, results, class_of, most_s, given)
-    if not 0 < most_s < math.inf or not all(useful.get(place) for place in needed):
+    if not all(useful.get(place) for place in needed):
         return 0.0
     problem = _Problem(useful, wanted, class_of, copy_s, most_s, given)
     return problem.bound_s(needed, until)

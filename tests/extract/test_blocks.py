@@ -163,6 +163,13 @@ def test_a_plan_with_a_kernel_that_does_not_work_bounds_nothing() -> None:
     assert improved(asked, broken, math.inf, Solved(), least_ways=5) is None
 
 
+@pytest.mark.parametrize("cost_s", [math.inf, 9.0])
+def test_a_class_without_any_kernel_that_works_bounds_nothing(cost_s: float) -> None:
+    """All kernels of class 1 died, so no choice of ways reaches the result."""
+    ways: dict[int, list[Way]] = {0: [Way(0, (), 0.0)], 1: [], 2: [Way(4, (2,), 3.0)]}
+    assert least_s(problem(ways, 4), cost_s, least_ways=2) == 0.0
+
+
 def test_a_class_that_a_plan_can_do_without_heads_no_block() -> None:
     """Class 1 isn't needed if class 3 reads the input (cost 4, not 3 + 3 + 1). If class 1 were the
     head of a block of its own, it would cost nothing in the block above, which would keep it."""
