@@ -280,12 +280,8 @@ def stays_finite(body: Scalar, read: Read, value: float) -> bool:
             return all(stays_finite(way, read, value) for way in ways)
         case Call(fn="div", args=(over, Num(value=under))):
             return abs(under) > 0 and stays_finite(over, read, value)
-    kept = isinstance(body, Sum | Prod) or (isinstance(body, Call) and body.fn in _BOUNDED)
+    kept = isinstance(body, Sum | Prod) or (isinstance(body, Call) and FUNCTIONS[body.fn].finite)
     return kept and all(stays_finite(part, read, value) for part in children(body))
-
-
-_BOUNDED: Final = ("abs", "relu", "tanh", "sigmoid", "max", "min")
-"""Functions that are finite for finite arguments."""
 
 
 @lru_cache(maxsize=16)

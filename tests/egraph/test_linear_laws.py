@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -32,7 +33,7 @@ from eqsynth.ir.scalar import (
     reads,
     total,
 )
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, Tensor
 from eqsynth.ir.work import flops
 from eqsynth.testing.strategies import EXTENTS, bodies
 from eqsynth.testing.strategies import reads as random_reads
@@ -326,6 +327,24 @@ def test_a_product_with_rows_may_have_a_table_of_any_rank(rest: tuple[int, ...])
     answer = end(selection.ungather_rows(scope, read, rows))
     assert answer is not None
     assert_equal(scope, answer)
+
+
+def test_rows_that_are_picked_at_a_composed_place_are_rows_of_a_table() -> None:
+    """``t[ids][3*i + j] @ w``: the neighbours of each node, in the order of a list."""
+    i, j, k, m = it(0, 4), it(1, 3), it(3, 3), it(2, 5)
+    rows = op("Embedding", leaf("t", 4, 3), leaf("ids", 12, dtype="int64"))
+    w = Read(leaf("w", 3, 5, constant=True), (k, m))
+    scope = canonical(Scope((4, 3, 5), (3,), Prod((Read(rows, (i * 3 + j, k)), w))))
+    answer = end(selection.ungather_rows(scope, next(iter_rows(scope, rows)), rows))
+    assert answer is not None
+    assert_equal(scope, answer)
+    v = Read(leaf("v", 4, 3), (i, it(2, 3)))  # for each node, so not one product for each row
+    beside = canonical(Scope((4, 3), (3,), Prod((Read(rows, (i * 3 + j, it(2, 3))), v))))
+    assert end(selection.ungather_rows(beside, next(iter_rows(beside, rows)), rows)) is None
+
+
+def iter_rows(scope: Scope, rows: Tensor) -> Iterator[Read]:
+    return (read for read in reads(scope.body) if read.tensor == rows)
 
 
 @pytest.mark.parametrize("constant", [True, False])

@@ -135,7 +135,11 @@ def test_a_mask_in_a_buffer_is_part_of_the_program() -> None:
     assert 4 * program.report.flops_after <= program.report.flops_before
     torch.testing.assert_close(program(*given), module(*given))
     program.refresh(module)
+    program.refresh(module.state_dict())
+    program.refresh({})  # as of a module whose mask isn't persistent
     module.mask = torch.ones(24, 24).tril()
+    with pytest.raises(WeightError):
+        program.refresh(module.state_dict())
     with pytest.raises(WeightError) as refused:
         program.refresh(module)
     assert "mask" in str(refused.value)

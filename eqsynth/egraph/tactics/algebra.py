@@ -283,10 +283,19 @@ def _open_term(view: View, scope: Scope, members: Mapping[Tensor, Tensor]) -> In
             and not reaches(inner, read.tensor, members)
         ]
         for inner in sorted(sums, key=lambda s: -len(terms_of(s.body))):
-            merged = merging.merge(scope, read, inner)
+            merged = merging.merge(scope, read, inner, adds_rows(view, inner))
             if merged is not None and merged != scope:
                 return Inline(read, inner)
     return None
+
+
+def adds_rows(view: View, inner: Scope) -> bool:
+    """Whether a scope adds rows that are picked by data. In ``cat(x[i], x[j] - x[i])`` the
+    difference is inlined, so that a product with it is one with x."""
+    return all(
+        any(op.name == "Embedding" for op in view.operators(_class(read)))
+        for read in reads(inner.body)
+    )
 
 
 def _with_maps(view: View, scope: Scope) -> Iterable[Path]:

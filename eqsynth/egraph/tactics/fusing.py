@@ -174,7 +174,7 @@ def _fusible(
             # indices are equal has to be seen, since little may be left to compute; and so has a
             # triangle, by which sums become cumulative sums.
             continue
-        merged = merging.merge(scope, read, inner)
+        merged = merging.merge(scope, read, inner, algebra.adds_rows(view, inner))
         if merged is not None and merged != scope:
             yield inner
 

@@ -9,7 +9,7 @@ from eqsynth.calculus.inline import Inline
 from eqsynth.egraph.tactics.paths import path
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import remembered
-from eqsynth.ir.scalar import Num, Read, factors_of, reads, tree_size
+from eqsynth.ir.scalar import Num, Read, Sum, factors_of, reads, tree_size
 from eqsynth.ir.tensor import Scope
 
 # A scope isn't inlined if the tree of the resulting body would be larger than this.
@@ -44,14 +44,24 @@ def _read_of(view: Scope) -> Read:
     return read
 
 
-@remembered(maxsize=1 << 15)
-def merge(outer: Scope, read: Read, inner: Scope) -> Scope | None:
+def merge(outer: Scope, read: Read, inner: Scope, padded: bool = False) -> Scope | None:
     """Return ``outer`` with ``read`` replaced by the body of ``inner``, which ``read`` reads.
+
+    If ``padded``, a sum may be read beyond its end. Of a concatenation with ``q * cos + r * sin``
+    each reader would else be there with each subset of the products (Phi's layer: 13,833 e-nodes
+    for 7,594).
 
     None if the result wouldn't be equal to ``outer``, if its body would be larger than
     ``MAX_READS``, or if it would be a sum of something else than a product.
     """
+    return _merge(outer, read, inner, padded)
+
+
+@remembered(maxsize=1 << 15)
+def _merge(outer: Scope, read: Read, inner: Scope, padded: bool) -> Scope | None:
     if inner.reduction and outer.body != read and not _is_product_with(outer, read, inner):
+        return None
+    if isinstance(inner.body, Sum) and not (padded or read.in_range()):
         return None
     if not _keeps_its_box(read, inner):
         return None
