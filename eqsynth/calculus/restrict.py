@@ -194,7 +194,7 @@ def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
 
 
 def _hides(scores: Scope, mask: Mask, place: It, value: float) -> None:
-    """Check that the scores are ``value`` where the mask has the value ``hides``."""
+    """Check that the scores are ``value`` where the mask is ``hides``, or is read out of range."""
     _is_known(scores, mask)
     read = mask.read
     axes = zip(read.index, read.tensor.shape, strict=True)

@@ -219,3 +219,15 @@ def test_a_broadcast_reads_the_whole_tensor_and_a_permutation_reads_it_once() ->
     assert found == {name: tuple(expected) for name, (_, *expected) in views.items()}
     assert not repeats_nothing(views["repeated"][0]) and not repeats_nothing(views["scaled"][0])
     assert repeats_nothing(views["permuted"][0]) and repeats_nothing(views["diagonal"][0])
+
+
+def test_a_sum_that_is_read_beyond_its_end_is_inlined_on_demand() -> None:
+    """``pad(x - y)``: of rows picked by data it is opened, of products it isn't."""
+    z = it(0, 4)
+    inner = Scope((4,), (), Sum((Read(leaf("x", 4), (z,)), Read(leaf("y", 4), (z,)))))
+    read = Read(inner, (it(0, 8) - 4,))
+    outer = Scope((8,), (), Call("relu", (read,)))
+    assert merge(outer, read, inner) is None
+    assert merge(outer, read, inner, padded=True) is not None
+    inside = Read(inner, (it(0, 4),))
+    assert merge(Scope((4,), (), Call("relu", (inside,))), inside, inner) is not None
