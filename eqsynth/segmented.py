@@ -13,14 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from eqsynth.certificates import Certified, certify
 from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
-from eqsynth.egraph.saturation import saturate_in_worker, unsaturated
+from eqsynth.egraph.saturation import ready, saturate_in_worker, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import Segment, cut, demanded, stitch, with_part
 from eqsynth.executor import Worker
@@ -29,6 +29,7 @@ from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import topological
 from eqsynth.progress import Progress
 from eqsynth.rules import RuleSet
+from eqsynth.serving import WorkerError
 from eqsynth.settings import Settings
 from eqsynth.tasks import LocalExecutor
 
@@ -123,7 +124,8 @@ class Saturation:
         here."""
         if segment.key in self._begun:
             return False
-        known = remembered.load(self._file_of(segment), segment.roots, self._share_s(place))
+        share_s = self._share_s(segment, place)
+        known = remembered.load(self._file_of(segment), segment.roots, share_s)
         if known is None:
             return False
         self.graphs[segment.key] = known
@@ -139,14 +141,14 @@ class Saturation:
             self._files[segment.key] = made
         return self._files[segment.key]
 
-    def _share_s(self, place: int) -> float:
-        """The seconds for a segment: a share of those that are left, by its number of terms among
-        those of the distinct segments up to ``place`` that have no e-graph yet; with two workers
-        twice as many."""
+    def _share_s(self, segment: Segment, place: int) -> float:
+        """The seconds for the segment at ``place``: a share of those that are left, by its number
+        of terms among those of the distinct segments up to ``place`` that have no e-graph yet; with
+        two workers twice as many."""
         waiting = {s.key: s for s in self.segments[:place] if s.key not in self._kept}
-        waiting[self.segments[place].key] = self.segments[place]
         sizes = {k: _size(s) for k, s in waiting.items() if k not in self.graphs}
-        share = sizes[self.segments[place].key] / sum(sizes.values())
+        sizes[segment.key] = _size(segment)
+        share = sizes[segment.key] / sum(sizes.values())
         at_once = 1 if self._workers is None else self._workers.processes
         return (self.end - time.monotonic()) * min(1.0, at_once * share)
 
@@ -175,15 +177,21 @@ class Saturation:
             perhaps_kept = place < last and segment.key in self._kept
             if known or perhaps_kept or _is_empty(segment):
                 continue
-            share_s = self._share_s(place)
             # A rule that hangs has used up the time: no further segment tries it.
-            if share_s > 0:
-                use = partial(self._saturated_by, segment, self._file_of(segment), share_s)
+            if time.monotonic() < self.end:
+                use = partial(self._saturated_by, segment, place, self._file_of(segment))
                 memory_limit = self.settings.worker_bytes
                 self._begun[segment.key] = self._workers.lend(use, memory_limit)
 
-    def _saturated_by(self, segment: Segment, file: str, share_s: float, worker: Worker) -> EGraph:
+    def _saturated_by(self, segment: Segment, place: int, file: str, worker: Worker) -> EGraph:
         """Saturate a segment in its share of the time. This runs in a thread of the workers."""
+        # A new worker takes 1 to 2 seconds to load beside other processes. All segments share this
+        # loss: of 12 seconds the share of a small first segment can be less than 1.
+        with suppress(WorkerError):  # if its memory doesn't suffice, the next task tells
+            worker.run(ready, timeout_s=max(0.0, self.end - time.monotonic()))
+        share_s = self._share_s(segment, place)
+        if share_s <= 0:
+            return unsaturated(segment.roots, "deadline")
         graph = saturate_in_worker(
             worker,
             segment.roots,

@@ -37,11 +37,16 @@ def saturate_terms(
     phases: Sequence[Phase],
     limits: Limits,
     log_matches: bool,
+    begun: float | None = None,
 ) -> EGraph:
     """Saturate terms in one session and return the e-graph as plain data.
 
     In a worker the e-graph is also handed over from time to time, before laws are asked; it then
     contains all unions so far, as does its log.
+
+    Args:
+        begun: the monotonic clock at which the time of ``limits`` began; by default it begins when
+            the session has been made.
     """
     # No garbage collection until the session ends: it would visit all objects of the session.
     with (
@@ -52,6 +57,8 @@ def saturate_terms(
         session.add(roots)
         if is_worker():
             session.on_view = _Checkpoints(session, roots)
+        spent_s = 0.0 if begun is None else time.monotonic() - begun
+        limits = replace(limits, deadline_s=limits.deadline_s - spent_s)
         report = saturate(session, phases, limits)
         graph = session.graph(roots, report.stop, report.seconds, report.over_budget)
         return replace(graph, growth=report.growth)
@@ -83,10 +90,19 @@ class _Checkpoints:
 
 
 def saturate_sent(
-    terms: Terms, rules: RuleSet, phases: Sequence[Phase], limits: Limits, log_matches: bool
+    terms: Terms,
+    rules: RuleSet,
+    phases: Sequence[Phase],
+    limits: Limits,
+    log_matches: bool,
+    begun: float,
 ) -> EGraph:
     """Saturate the terms that were sent to a worker (``saturate_terms``)."""
-    return saturate_terms(terms.roots, rules, phases, limits, log_matches)
+    return saturate_terms(terms.roots, rules, phases, limits, log_matches, begun)
+
+
+def ready() -> None:
+    """Do nothing. A worker has loaded this module when it has run this task."""
 
 
 def saturate_in_worker(
@@ -102,7 +118,8 @@ def saturate_in_worker(
     """Saturate ``roots`` in a worker process.
 
     If the worker ends before the search does, the result is the last e-graph that it handed over,
-    or, if there is none, the program unchanged; ``stop`` holds the reason.
+    or, if there is none, the program unchanged; ``stop`` holds the reason. The time of ``limits``
+    begins now, and includes loading in a worker that isn't :func:`ready`.
 
     Args:
         grace_s: seconds past the deadline in which the worker must hand over its result.
@@ -120,6 +137,7 @@ def saturate_in_worker(
             tuple(phases),
             limits,
             log_matches,
+            time.monotonic(),
             timeout_s=limits.deadline_s + grace_s,
             latest=latest,
         )
