@@ -17,7 +17,7 @@ from eqsynth import segmented
 from eqsynth.egraph import remembered
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import unsaturated
-from eqsynth.executor import Worker
+from eqsynth.executor import Worker, end_idle_workers
 from eqsynth.extract.target import CPU
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.tensor import Tensor, topological
@@ -107,6 +107,29 @@ def test_each_segment_has_time_by_its_number_of_terms(
     assert given() == [], "the one that was stopped isn't given twice as much time"
     ((again, seconds),) = given(3 * LIMIT_S)
     assert again == max(sizes) and seconds == pytest.approx(3 * LIMIT_S, rel=0.05)
+
+
+def test_the_time_for_loading_a_worker_is_lost_to_all_segments(
+    asked: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def saturate(_: object, roots: Sequence[Tensor], *__: Any, limits: Any, **___: Any) -> EGraph:
+        asked.append((terms(roots), limits.deadline_s))
+        return unsaturated(roots, "saturated")
+
+    monkeypatch.setattr(segmented, "saturate_in_worker", saturate)
+    end_idle_workers()
+    of = saturation(Uneven(), 4, LIMIT_S, 1)
+    of.run()
+    sizes = [terms(segment.roots) for segment in of.segments][::-1]
+    assert [size for size, _ in asked] == sizes
+    loading_s = 0.1  # at least
+    assert asked[0][1] <= (LIMIT_S - loading_s) * sizes[0] / sum(sizes), "its share of the rest"
+    asked.clear()
+    shutil.rmtree(remembered.directory())
+    end_idle_workers()
+    of = saturation(Uneven(), 4, loading_s, 1)
+    of.run()
+    assert not asked and {graph.stop for graph in of.graphs.values()} == {"deadline"}
 
 
 def test_as_many_segments_are_saturated_at_a_time_as_there_are_workers(

@@ -296,6 +296,14 @@ def test_limits_end_a_run_and_are_told() -> None:
         assert_egraph_consistent(graph)
 
 
+def test_the_time_of_a_worker_includes_what_it_takes_to_load() -> None:
+    """In 0.1 seconds this program is saturated ten times, but no worker is loaded."""
+    root, limits = op("Relu", op("Relu", leaf("a", 2))), Limits(deadline_s=0.1)
+    with Worker() as worker:
+        assert saturate_in_worker(worker, (root,), RULES, limits=limits).stop == "deadline"
+        assert saturate_in_worker(worker, (root,), RULES, limits=LIMITS).stop == "saturated"
+
+
 @pytest.mark.parametrize(("bound", "stop"), [("until", "deadline"), ("growth", "growth")])
 def test_what_exploring_is_cut_short_at_is_matched_all_the_same(bound: str, stop: str) -> None:
     """The exploring phases get no time or no room. The phase after them still matches the product,

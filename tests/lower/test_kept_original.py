@@ -50,3 +50,16 @@ def test_a_result_that_was_computed_with_gradients_has_none() -> None:
 
     result = called(Enabling().eval(), frozenset(), (torch.ones(2),), {})
     assert not result.requires_grad and torch.equal(result, torch.ones(2))
+
+
+def test_a_result_of_which_nothing_is_copied_is_the_object_that_the_module_gives() -> None:
+    class Giving(nn.Module):
+        given: Any = None
+
+        def forward(self, x: Tensor, named: Tensor) -> Any:
+            self.given = {"new": [x + named], "argument": named}
+            return self.given
+
+    module = Giving().eval()
+    result = called(module, frozenset(), (torch.ones(2),), {"named": torch.ones(2)})
+    assert result is module.given
