@@ -45,10 +45,15 @@ class Numbers:
     numbers: tuple[tuple[Tensor, float], ...]
 
 
-def rows(table: Tensor, ids: Tensor) -> Tensor:
-    """Return ``table[ids[i], k]`` for a table of any rank, reshaped to an embedding's two axes."""
-    row, *rest = table.shape
-    if len(rest) == 1:
+def rows(table: Tensor, ids: Tensor, axis: int = 0) -> Tensor:
+    """Return ``table[ids[i], k]`` for a table of any rank, reshaped to an embedding's two axes. The
+    ids pick along the axis, which comes first in the result."""
+    before, row, after = table.shape[:axis], table.shape[axis], table.shape[axis + 1 :]
+    rest = (*before, *after)
+    if math.prod(before) != 1:
+        others = (n for n in range(len(table.shape)) if n != axis)
+        table = Op("Permute", (table,), ((axis, *others),))
+    if len(rest) == 1 and table.shape == (row, *rest):
         return Op("Embedding", (table, ids))
     flat = Op("Reshape", (table,), ((row, math.prod(rest)),))
     return Op("Reshape", (Op("Embedding", (flat, ids)),), ((*ids.shape, *rest),))
@@ -146,11 +151,9 @@ def _gathered(table: Scope, ids: Tensor) -> Scope:
         axis = axes.get(leaf)
         if axis is None or not isinstance(leaf, Read):  # a leaf with an axis is a read
             return substitute(leaf, image)
-        order = (axis, *(n for n in range(len(leaf.index)) if n != axis))
-        source = Op("Permute", (leaf.tensor,), (order,)) if axis else leaf.tensor
-        rest = [leaf.index[n].substitute(image) for n in order[1:]]
+        rest = [index.substitute(image) for n, index in enumerate(leaf.index) if n != axis]
         at = [Index.iterator(n, extent) for n, extent in enumerate(ids.shape)]
-        return Read(rows(source, ids), (*at, *rest), leaf.fill)
+        return Read(rows(leaf.tensor, ids, axis), (*at, *rest), leaf.fill)
 
     extents = (*ids.shape, *table.traversal[1:], *table.reduction)
     its = [It(n, extent) for n, extent in enumerate(extents)]

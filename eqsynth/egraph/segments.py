@@ -1,10 +1,14 @@
 """Segments of a program: cutting it, recognizing equal segments, and joining their e-graphs.
 
 If a program uses only a part of its last layer, the layers before need only compute a part too. So
-if a segment can be computed from a slice of its input, the slice becomes a second root of the
-segment before. The slice's e-class then belongs to both e-graphs.
+if a segment can be computed from a slice of its input, or from the rows of it that ids pick, the
+part becomes a second root of the segment before. Its e-class then belongs to both e-graphs.
 
     relu(q @ k') | (r @ v)[0:1]   ->   r and r[0:1] | r[0:1] @ v
+    relu(q @ k') | (r @ v)[ids]   ->   r and r[ids] | r[ids] @ v
+
+The ids have to be computed from the program's inputs and weights alone: both segments then compute
+them.
 
 Not here: where the cuts are (``cutting.py``).
 """
@@ -12,7 +16,7 @@ Not here: where the cuts are (``cutting.py``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eqsynth.egraph.cutting import MOST_TERMS, cuts
@@ -41,8 +45,8 @@ class Segment:
         names: each of these inputs and weights -> the program's term that it stands for: an input,
             a weight, or a term of an earlier segment.
         outputs: the program's terms that the roots stand for.
-        part: whether the last root is a slice of the first root, and later segments need only the
-            slice.
+        part: whether the last root is a part of the first root, and later segments need only the
+            part.
     """
 
     roots: tuple[Tensor, ...]
@@ -73,10 +77,24 @@ def cut(program: Program, most: int = MOST_TERMS) -> list[Segment]:
 
 def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
     """Return the segment that computes ``outputs`` from the terms of ``done``."""
-    renamed: dict[Tensor, Tensor] = {}
     names: dict[Tensor, Tensor] = {}
-    counts = {"x": 0, "w": 0}
-    stack: list[tuple[Tensor, bool]] = [(term, False) for term in reversed(outputs)]
+    return Segment(_renamed(outputs, done, {}, names), names, outputs)
+
+
+def _renamed(
+    terms: Sequence[Tensor],
+    done: Container[Tensor],
+    renamed: dict[Tensor, Tensor],
+    names: dict[Tensor, Tensor],
+) -> tuple[Tensor, ...]:
+    """Return the program's terms over a segment's names of the terms of ``done``, of inputs and of
+    weights; new names are added to ``names``.
+
+    Args:
+        renamed: program's term -> the segment's term, for those that the segment has.
+    """
+    counts = Counter("w" if isinstance(term, Weight) else "x" for term in names.values())
+    stack: list[tuple[Tensor, bool]] = [(term, False) for term in reversed(terms)]
     while stack:
         term, visited = stack.pop()
         if term in renamed:
@@ -93,39 +111,89 @@ def _segment(outputs: tuple[Tensor, ...], done: set[Tensor]) -> Segment:
         else:
             stack.append((term, True))
             stack.extend((arg, False) for arg in reversed(args_of(term)))
-    return Segment(tuple(renamed[t] for t in outputs), names, outputs)
+    return tuple(renamed[term] for term in terms)
 
 
 def with_part(segment: Segment, part: Op) -> Segment:
-    """Return a segment of one output with a slice of the output as its second root."""
-    images = {segment.outputs[0]: segment.roots[0]}
-    roots = (segment.roots[0], over(part, images))
-    return Segment(roots, segment.names, (segment.outputs[0], part), part=True)
+    """Return a segment of one output with a part of the output as its second root."""
+    names = dict(segment.names)
+    renamed = {term: name for name, term in names.items()}
+    renamed[segment.outputs[0]] = segment.roots[0]
+    roots = (segment.roots[0], *_renamed((part,), (), renamed, names))
+    return Segment(roots, names, (segment.outputs[0], part), part=True)
 
 
 def demanded(segment: Segment, graph: EGraph) -> dict[Tensor, Op]:
-    """Return input of the segment -> the smallest slice of it that suffices to compute the outputs.
+    """Return input of the segment -> the smallest part of it that suffices to compute the outputs:
+    a slice, or rows that ids pick.
 
-    A slice has at most half of the input's elements. An input of which the segment needs all, or
-    several slices, isn't in the result."""
+    A part has at most half of the input's elements. An input of which the segment needs all, or
+    several parts, isn't in the result."""
     wanted = graph.roots[-1:] if segment.part else graph.roots
+    outer, free = _outer(segment, graph), _free(segment, graph)
+    parts: dict[ClassRef, list[tuple[ClassRef, Op]]] = {}
+    for other, ref, part in _parts(graph, outer, free):
+        if 2 * other.type.size <= ref.type.size:
+            parts.setdefault(ref, []).append((other, part))
     found: dict[Tensor, Op] = {}
-    for ref, members in graph.classes.items():
-        outer = next((segment.names[m] for m in members if m in segment.names), None)
-        if outer is None or isinstance(outer, Input | Weight):
-            continue
-        slices = {
-            other: member
-            for other, own in graph.classes.items()
-            for member in own
-            if isinstance(member, Op) and member.name == "Slice" and member.args == (ref,)
-        }
-        small = [other for other in slices if 2 * other.type.size <= ref.type.size]
-        for other in sorted(small, key=lambda other: other.type.size):
+    for ref, small in parts.items():
+        for other, part in sorted(small, key=lambda way: way[0].type.size):
             if _reached(graph, segment, ref, other, wanted):
-                found[outer] = Op("Slice", (outer,), slices[other].attrs)
+                found[outer[ref]] = part
                 break
     return found
+
+
+def _outer(segment: Segment, graph: EGraph) -> dict[ClassRef, Tensor]:
+    """Return e-class -> the term of an earlier segment that is the segment's input."""
+    return {
+        ref: segment.names[member]
+        for ref, members in graph.classes.items()
+        for member in members
+        if member in segment.names and not isinstance(segment.names[member], Input | Weight)
+    }
+
+
+def _free(segment: Segment, graph: EGraph) -> dict[ClassRef, Tensor]:
+    """Return e-class -> a term of the program, for terms of the segment that need no earlier
+    segment."""
+    classes = {member: ref for ref, members in graph.original.items() for member in members}
+    refs: dict[Tensor, ClassRef] = {}
+    terms: dict[Tensor, Tensor] = {}
+    found: dict[ClassRef, Tensor] = {}
+    for term in topological(segment.roots):
+        name = segment.names.get(term)
+        leaf = name is not None and isinstance(name, Input | Weight)
+        if leaf or (args_of(term) or name is None) and all(arg in terms for arg in args_of(term)):
+            terms[term] = name if name is not None else over(term, terms)
+            refs[term] = classes[over(term, refs)]
+            found.setdefault(refs[term], terms[term])
+    return found
+
+
+def _parts(
+    graph: EGraph, outer: Mapping[ClassRef, Tensor], free: Mapping[ClassRef, Tensor]
+) -> Iterator[tuple[ClassRef, ClassRef, Op]]:
+    """Yield the slices of inputs, and rows of them, also of a reshaped input: the part's e-class,
+    the input's, and the part as a term of the program."""
+    tables: dict[Tensor, tuple[ClassRef, Tensor]] = {ref: (ref, t) for ref, t in outer.items()}
+    for ref, members in graph.classes.items():
+        for member in members:
+            if isinstance(member, Op) and member.name == "Reshape" and member.args[0] in outer:
+                source = member.args[0]
+                assert isinstance(source, ClassRef)
+                tables.setdefault(ref, (source, over(member, {source: outer[source]})))
+    for other, members in graph.classes.items():
+        for member in members:
+            if not isinstance(member, Op) or not member.args or member.args[0] not in tables:
+                continue
+            whole, table = tables[member.args[0]]
+            if member.name == "Slice" and member.args[0] == whole:
+                yield other, whole, Op("Slice", (table,), member.attrs)
+            elif member.name == "Embedding" and member.args[1] in free:
+                ids = member.args[1]
+                assert isinstance(ids, ClassRef)
+                yield other, whole, Op("Embedding", (table, free[ids]), member.attrs)
 
 
 def _reached(
@@ -165,23 +233,17 @@ def inlined(region: Region, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def _given(
     segment: Segment, graph: EGraph, of_term: Mapping[Tensor, ClassRef]
 ) -> dict[ClassRef, ClassRef]:
-    """Return e-class of a segment -> e-class of the whole, for inputs that earlier segments
-    compute and for slices of them."""
-    outer = {
-        ref: segment.names[member]
+    """Return e-class of a segment -> e-class of the whole, for inputs, and for parts of inputs that
+    earlier segments compute."""
+    found = {
+        ref: of_term[segment.names[member]]
         for ref, members in graph.classes.items()
         for member in members
-        if member in segment.names
+        if member in segment.names and segment.names[member] in of_term
     }
-    found = {ref: of_term[term] for ref, term in outer.items() if term in of_term}
-    for ref, members in graph.classes.items():
-        for member in members:
-            if isinstance(member, Op) and member.name == "Slice" and member.args[0] in found:
-                source = member.args[0]
-                assert isinstance(source, ClassRef)
-                part = of_term.get(Op("Slice", (outer[source],), member.attrs))
-                if part is not None:
-                    found.setdefault(ref, part)
+    for ref, _whole, part in _parts(graph, _outer(segment, graph), _free(segment, graph)):
+        if part in of_term:
+            found.setdefault(ref, of_term[part])
     return found
 
 
