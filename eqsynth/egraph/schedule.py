@@ -72,7 +72,7 @@ class SaturationReport:
 # of earlier ones that new terms need.
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
-    Phase("normalize", ("index", "scalar", "normal"), 24),
+    Phase("normalize", ("define", "index", "scalar", "normal"), 24),
     Phase(
         "contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12,
         until=0.4, growth=5.0,

@@ -7,8 +7,8 @@ part becomes a second root of the segment before. Its e-class then belongs to bo
     relu(q @ k') | (r @ v)[0:1]   ->   r and r[0:1] | r[0:1] @ v
     relu(q @ k') | (r @ v)[ids]   ->   r and r[ids] | r[ids] @ v
 
-The ids have to be computed from the program's inputs and weights alone: both segments then compute
-them.
+The ids have to be computed from the program's inputs and weights alone, since the earlier segment
+computes them, too. In the joined e-graph they are one e-class.
 
 Not here: where the cuts are (``cutting.py``).
 """
@@ -174,15 +174,15 @@ def _free(segment: Segment, graph: EGraph) -> dict[ClassRef, Tensor]:
 def _parts(
     graph: EGraph, outer: Mapping[ClassRef, Tensor], free: Mapping[ClassRef, Tensor]
 ) -> Iterator[tuple[ClassRef, ClassRef, Op]]:
-    """Yield the slices of inputs, and rows of them, also of a reshaped input: the part's e-class,
-    the input's, and the part as a term of the program."""
+    """Yield the slices of inputs, and rows that ids pick from inputs, also if these are reshaped or
+    their axes permuted: the part's e-class, the input's, and the part as a term of the program."""
     tables: dict[Tensor, tuple[ClassRef, Tensor]] = {ref: (ref, t) for ref, t in outer.items()}
-    for ref, members in graph.classes.items():
-        for member in members:
-            if isinstance(member, Op) and member.name == "Reshape" and member.args[0] in outer:
-                source = member.args[0]
-                assert isinstance(source, ClassRef)
-                tables.setdefault(ref, (source, over(member, {source: outer[source]})))
+    for name in ("Permute", "Reshape"):
+        for ref, members in graph.classes.items():
+            for member in members:
+                if isinstance(member, Op) and member.name == name and member.args[0] in tables:
+                    whole, table = tables[member.args[0]]
+                    tables.setdefault(ref, (whole, over(member, {member.args[0]: table})))
     for other, members in graph.classes.items():
         for member in members:
             if not isinstance(member, Op) or not member.args or member.args[0] not in tables:
@@ -241,7 +241,9 @@ def _given(
         for member in members
         if member in segment.names and segment.names[member] in of_term
     }
-    for ref, _whole, part in _parts(graph, _outer(segment, graph), _free(segment, graph)):
+    free = _free(segment, graph)
+    found |= {ref: of_term[term] for ref, term in free.items() if term in of_term}
+    for ref, _whole, part in _parts(graph, _outer(segment, graph), free):
         if part in of_term:
             found.setdefault(ref, of_term[part])
     return found
@@ -284,6 +286,10 @@ def stitch(program: Program, segments: Sequence[Segment], graphs: Sequence[EGrap
             original[images[ref]] = tuple(dict.fromkeys((*known, *own)))
         for term, root in zip(segment.outputs, graph.roots, strict=True):
             of_term[term] = images[root]
+        if segment.part:  # the ids by which it picks are computed once
+            ids = set(topological(args_of(segment.outputs[-1])[1:]))
+            free = _free(segment, graph).items()
+            of_term |= {term: images[ref] for ref, term in free if term in ids}
     matches: dict[str, int] = {}
     for graph in {id(g): g for g in graphs}.values():
         for rule, count in graph.matches.items():

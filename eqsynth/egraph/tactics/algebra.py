@@ -412,8 +412,10 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
     found: list[Path] = []
     computed = [
         inner
-        for inner in maps_of(view, table)
-        if not conditions.is_product(inner) and canonical(inner) == inner
+        for inner in view.scopes(table)
+        if not conditions.is_product(inner)
+        and canonical(inner) == inner
+        and all(read.tensor != table for read in reads(inner.body))
     ]
     for inner in (*products_of(view, table), *computed):
         of_rows = Op("Embedding", (inner, ids))

@@ -1,0 +1,125 @@
+"""Rows that ids pick: only these are computed, also where the program is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from eqsynth import optimize
+from eqsynth.egraph.graph import EGraph
+from eqsynth.egraph.saturation import saturate_terms, unsaturated
+from eqsynth.egraph.schedule import DEFAULT_PHASES
+from eqsynth.egraph.segments import cut, demanded, stitch, with_part
+from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.testing.consistency import assert_egraph_consistent
+from eqsynth.testing.search import estimated_plan
+from tests.egraph.programs import LIMITS, RULES
+from tests.terms import leaf, op
+
+weight = partial(leaf, constant=True)
+IDS = leaf("ids", 2, dtype="int64")
+
+
+def softmax_rows() -> Tensor:
+    scores = op("Matmul", leaf("x", 40, 3), leaf("y", 3, 4))
+    return op("Embedding", op("Softmax", scores, attrs=(1,)), IDS)
+
+
+def norm_rows() -> Tensor:
+    """Of a batch of one."""
+    layer = op("Matmul", leaf("x", 1, 40, 3), weight("w", 3, 4))
+    norm = op("LayerNorm", layer, weight("g", 4), weight("h", 4), attrs=(1, 1e-5))
+    return op("Embedding", op("Reshape", norm, attrs=((40, 4),)), IDS)
+
+
+def rows_of_each() -> Tensor:
+    """Two of forty rows of each of two layers: the rows are the second axis."""
+    layers = op("Relu", op("Matmul", leaf("x", 2, 40, 3), weight("w", 3, 4)))
+    rows = op("Reshape", op("Permute", layers, attrs=((1, 0, 2),)), attrs=((40, 8),))
+    return op("Embedding", rows, IDS)
+
+
+@pytest.mark.parametrize(
+    ("program", "least"),
+    [
+        (softmax_rows, 2 * 4 * 2 * 3),  # the product; the rest are a few operations an element
+        (norm_rows, 2 * 4 * 2 * 3),
+        (rows_of_each, 2 * 2 * 4 * 2 * 3),
+    ],
+)
+def test_only_the_rows_that_are_picked_are_computed(
+    program: Callable[[], Tensor], least: int
+) -> None:
+    graph = saturate_terms((program(),), RULES, DEFAULT_PHASES, LIMITS, True)
+    assert graph.stop == "saturated"
+    assert_egraph_consistent(graph)
+    assert least <= estimated_plan(graph, "flops").cost_s <= 2.5 * least
+
+
+class Layers(nn.Module):
+    """Three layers, of whose result ``pick`` takes rows."""
+
+    def __init__(self, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layers, self.pick = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), pick
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.pick(x, ids)
+
+
+def saturated(roots: tuple[Tensor, ...]) -> EGraph:
+    return saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, False)
+
+
+def test_a_segment_computes_the_rows_that_the_next_one_picks() -> None:
+    """The ids are computed from an input, in both segments."""
+    x, ids = torch.ones(40, 8), torch.tensor([3, -1])
+    program = capture(Layers(lambda x, ids: x[ids]).eval(), (x, ids)).program
+    segments = cut(program)
+    assert len(segments) == 3
+    for place in (2, 1):
+        parts = demanded(segments[place], saturated(segments[place].roots))
+        (part,) = parts.values()
+        assert (part.name, part.shape) == ("Embedding", (2, 8))
+        segments[place - 1] = with_part(segments[place - 1], part)
+    graph = stitch(program, segments, [saturated(segment.roots) for segment in segments])
+    members = [m for of in graph.classes.values() for m in of if isinstance(m, Op)]
+    assert sum(member.name == "Less" for member in members) == 1, "ids < 0, in three segments"
+    assert estimated_plan(graph, "flops").cost_s < 1.1 * 3 * 2 * (2 * 8 * 8 + 2 * 8)
+    # Nothing is asked of a segment that isn't saturated, or whose ids an earlier segment computes.
+    assert demanded(segments[2], unsaturated(segments[2].roots, "")) == {}
+    own = capture(Layers(lambda x, _: x[x.sum(1).argmax()[None]]).eval(), (x, ids)).program
+    last = cut(own)[-1]
+    found = demanded(last, saturated(last.roots)).values()
+    assert not any(isinstance(part, Op) and part.name == "Embedding" for part in found)
+
+
+@pytest.mark.rotating(parts=4)
+@pytest.mark.parametrize(
+    ("pick", "shape"),
+    [
+        (lambda x, ids: x[ids], (40, 8)),
+        (lambda x, ids: x[:, ids], (1, 40, 8)),
+        (lambda x, ids: x[torch.arange(1), ids.argmax()[None]], (1, 40, 8)),
+    ],
+)
+def test_other_ids_pick_other_rows(
+    pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    module, x = Layers(pick).eval(), torch.randn(shape)
+    ids = torch.tensor([3, 7, -1])
+    program = optimize(module, (x, ids), objective="flops", engines=(), time_limit_s=60)
+    assert program.original is None
+    rows = module(x, ids).numel() // 8
+    assert program.report.flops_after < 1.5 * 3 * rows * (2 * 8 * 8 + 16)
+    for other in (ids, torch.tensor([0, 39, 5]), torch.tensor([-40, 2, 2])):
+        with torch.no_grad():
+            assert torch.allclose(program(x, other), module(x, other), atol=1e-5)
