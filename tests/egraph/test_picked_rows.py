@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from eqsynth import optimize
+from eqsynth import optimize, segmented
 from eqsynth.egraph.graph import EGraph
 from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES
@@ -99,6 +99,17 @@ def test_a_segment_computes_the_rows_that_the_next_one_picks() -> None:
     last = cut(own)[-1]
     found = demanded(last, saturated(last.roots)).values()
     assert not any(isinstance(part, Op) and part.name == "Embedding" for part in found)
+
+
+def test_a_large_segment_is_not_asked_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flops(most: int) -> int:
+        monkeypatch.setattr(segmented, "MOST_PICKED", most)
+        module = Layers(lambda x, ids: x[ids]).eval()
+        given = torch.ones(40, 8), torch.tensor([3, -1])
+        found = optimize(module, given, objective="flops", engines=(), time_limit_s=60)
+        return int(found.report.flops_after)
+
+    assert 2 * flops(64) < flops(1)
 
 
 @pytest.mark.rotating(parts=4)
