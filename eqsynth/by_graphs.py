@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from eqsynth import pipeline
 from eqsynth.compile_backend import Program, Swapped, eqsynth
+from eqsynth.compile_options import NO_OPTIONS
 from eqsynth.errors import EquivalenceError
 from eqsynth.explain import NoExplanation
 from eqsynth.extract.target import CPU
@@ -57,10 +58,6 @@ LEAST_S: Final = 5.0
 """If the time limit is shorter, no graph is compiled: Inductor alone takes about this long."""
 
 _RACE_S: Final = 1.0  # left for the comparison with the original, and the race
-
-# Arguments of `optimize` that name the program and its inputs; all others are options, and are
-# passed on to the backend.
-_WHAT: Final = ("program", "example_inputs", "example_kwargs", "target", "like", "progress")
 
 _Args = ParamSpec("_Args")
 
@@ -179,7 +176,8 @@ def _become_programs(capture: _Capture, given: Mapping[str, Any], end: float) ->
     Args:
         end: the monotonic clock at which the remaining graphs are left as they are.
     """
-    options = {name: value for name, value in given.items() if name not in _WHAT}
+    without = (*NO_OPTIONS, "progress")
+    options = {name: value for name, value in given.items() if name not in without}
     sizes = [_operators(graph) for _, graph, _ in capture.graphs]
     # The largest graph first. The first graph also pays for loading the libraries, and the last
     # ones, which may get no time, should be those with the least to gain.

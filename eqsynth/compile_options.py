@@ -20,9 +20,12 @@ from eqsynth.pipeline import optimize
 from eqsynth.settings import Settings, flags, one_of
 
 _WHERE: Final = "torch.compile(backend='eqsynth')"
-# Arguments of `optimize` that the backend sets itself; users can't.
-_OURS: Final = ("program", "example_inputs", "example_kwargs", "target", "like", "peak_memory")
 _SIZES: Final = 8
+
+NO_OPTIONS: Final = (
+    "program", "example_inputs", "example_kwargs", "target", "like", "peak_memory",
+)  # fmt: skip
+"""Arguments of ``optimize`` that are no options: the backend sets them itself."""
 
 FAST_START: Final = "fast-start"
 """The mode in which Inductor's program runs until a search in the background has found a faster
@@ -60,7 +63,7 @@ class Asked:
         defaults = {
             name: parameter.default
             for name, parameter in inspect.signature(optimize).parameters.items()
-            if name not in _OURS
+            if name not in NO_OPTIONS
         }
         known = [*defaults, "sizes", "mode"]
         one_of("option", given, known, where=_WHERE, hint="options are the arguments of optimize")

@@ -28,7 +28,8 @@ _SAME: Final = (
     "scaled_dot_product_attention sum prod mean amax amin any all softmax log_softmax logsumexp "
     "max_pool2d adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
     "expand repeat narrow slice select unbind split chunk cat stack roll flip diagonal tril triu "
-    "index_select one_hot unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle"
+    "index_select one_hot unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle "
+    "slice_scatter select_scatter diagonal_scatter"
 ).split()
 
 # ATen's second name of an operator -> the name of the function in ``ops``.
@@ -114,6 +115,9 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::concat": ops.cat,
     "aten::constant_pad_nd": entries.constant_pad,
     **{f"aten::{name}": entries.identity for name in _IDENTITIES},
+    # Writes into parts of a tensor.
+    "aten::copy": entries.copy,
+    "aten::index_put": entries.index_put,
     # Data-dependent reads.
     "aten::index.Tensor": entries.index,
     "aten::_unsafe_index.Tensor": entries.index,

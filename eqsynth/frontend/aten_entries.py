@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.frontend import ops
 from eqsynth.frontend.expr import Expr, as_tensor, cast
-from eqsynth.frontend.ops import creation, indexing, pointwise, views
+from eqsynth.frontend.ops import creation, indexing, pointwise, views, writes
 from eqsynth.frontend.promotion import Number, common_dtype
 from eqsynth.ir.types import INTEGERS, is_float
 
@@ -251,6 +251,20 @@ def gather(input: Expr, dim: int, index: Expr, sparse_grad: bool = False) -> Exp
 
 def embedding(weight: Expr, indices: Expr, *_training: Any) -> Expr:
     return ops.embedding(weight, indices)
+
+
+def index_put(
+    input: Expr, indices: Sequence[Expr | None], values: Expr, accumulate: bool = False
+) -> Expr:
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].dtype != "bool":
+        refuse("a write at positions", len(given), "one mask")
+    axis, mask = given[0]
+    return writes.masked_write(input, mask, axis, values, accumulate)
+
+
+def copy(input: Expr, src: Expr, _non_blocking: bool = False) -> Expr:
+    return views.expand(cast(src, input.dtype), input.shape)
 
 
 def squeeze(input: Expr, *dim: Any) -> Expr:

@@ -7,6 +7,9 @@ Rules look into a function: what a mask hides isn't computed, and a read at ``i 
 Of a weight they only know the shape. Matrices of two values (bands, triangles, blocks, each n-th
 diagonal) and integers that are affine in their place are recognized. Parameters aren't looked at,
 since they are trained.
+
+A tensor that ``forward`` makes of a number (``z[mask] = 0``, ``torch.tensor(0.5)``) reaches capture
+as a constant. It is said as the number (``filled``), since rules know what 0 is.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from eqsynth.frontend.ops import creation, pointwise
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Num, Value
 from eqsynth.ir.tensor import Scope
-from eqsynth.ir.types import DTYPES, Shape
+from eqsynth.ir.types import DTYPES, INTEGERS, Shape
 
 FEWEST: Final = 8
 """A tensor of fewer elements is data: a size, a scale, a small kernel."""
 
 MOST: Final = 1 << 24
 """A larger tensor isn't looked at: 4,096 by 4,096 elements take a tenth of a second."""
+
+_LARGEST: Final = 1 << 53  # integers up to this one are floats of 64 bits
 
 
 def recognized(tensor: torch.Tensor) -> Expr | None:
@@ -50,6 +55,24 @@ def recognized(tensor: torch.Tensor) -> Expr | None:
         if places is not None:
             return pointwise.to(Expr(Scope(values.shape, (), Value(places))), dtype)  # type: ignore[no-any-return]
     return _of_two_values(values, dtype)
+
+
+def filled(tensor: torch.Tensor) -> Expr | None:
+    """The tensor as one number for all its elements; None if they differ, or if the number is NaN,
+    -0 or too large an integer.
+
+    >>> filled(torch.zeros(2, 3))
+    Expr(Full: float32[2, 3])
+    """
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPES or tensor.layout != torch.strided or not 0 < tensor.numel() <= MOST:
+        return None
+    number = tensor.detach().reshape(-1)[0].item()
+    if dtype in INTEGERS and abs(number) > _LARGEST:
+        return None
+    if not (tensor == number).all() or number == 0 and torch.signbit(tensor).any():
+        return None
+    return creation.full(tuple(tensor.shape), number, dtype)
 
 
 def _affine(values: Any) -> Index | None:

@@ -36,7 +36,7 @@ from eqsynth.frontend.exporting import (
 )
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
-from eqsynth.frontend.recognized import recognized
+from eqsynth.frontend.recognized import filled, recognized
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
@@ -233,7 +233,7 @@ class _Translation:
             stored = tensor_at(self.module, spec.target)
             own = not lifted or stored is not None
             if spec.kind != InputKind.PARAMETER:
-                function = recognized(tensor)
+                function = recognized(tensor) if own else recognized(tensor) or filled(tensor)
                 if function is not None:
                     self.fixed |= {spec.target: tensor} if own else {}
                     return function
@@ -336,7 +336,7 @@ class _Translation:
         assert isinstance(node.target, str)
         value = operator.attrgetter(node.target)(self.exported.graph_module)
         if isinstance(value, torch.Tensor):
-            known = recognized(value)
+            known = recognized(value) or filled(value)
             return known or self._weight(node.target, value.detach(), lifted=True, own=False)
         return Named(node.target, value)
 

@@ -149,6 +149,7 @@ from eqsynth.frontend.ops.views import (
     unsqueeze,
 )
 from eqsynth.frontend.ops.windows import col2im, im2col, pixel_shuffle, pixel_unshuffle, unfold
+from eqsynth.frontend.ops.writes import diagonal_scatter, select_scatter, slice_scatter
 
 __all__ = [
     "abs",
@@ -177,6 +178,7 @@ __all__ = [
     "cumsum",
     "cos",
     "diagonal",
+    "diagonal_scatter",
     "div",
     "einsum",
     "elu",
@@ -255,11 +257,13 @@ __all__ = [
     "rsub",
     "scaled_dot_product_attention",
     "select",
+    "select_scatter",
     "sigmoid",
     "sign",
     "silu",
     "sin",
     "slice",
+    "slice_scatter",
     "softmax",
     "softplus",
     "split",

@@ -138,6 +138,61 @@ def _pads() -> list[Row]:
     return rows
 
 
+def _writes() -> list[Row]:
+    """Rows of writes into a slice, a row, a diagonal, and where a mask holds."""
+    five = Operand((5,))
+    rows = [
+        _view("aten::slice_scatter", five, Operand((len(range(5)[start:end:step]),)), 0, start,
+              end, step, dtypes=ALL if step == 2 else ("float32",))
+        for start, end, step in (
+            (0, _LAST, 1), (None, None, 2), (1, -1, 1), (-2, _LAST, 1), (1, _LAST, 2), (2, 5, 3),
+            (0, 4, 2), (4, 5, 3), (1, 5, 3), (3, 1, 1), (0, 1, 100), (4, 100, 7), (2, 4, 1),
+        )
+    ]  # fmt: skip
+    rows += [
+        _view("aten::slice_scatter", _X, Operand((3, 2, 5)), 1, 1, 4, 2),
+        _view("aten::slice_scatter", _X, Operand((3, 4, 2)), -1, -3, -1),
+        _view("aten::slice_scatter", Operand((3, 0)), Operand((2, 0)), 0, 1, 3),
+        *(_view("aten::select_scatter", _X, Operand(shape), dim, at, dtypes=ALL if at else FLOATS)
+          for shape, dim, at in (((4, 5), 0, 2), ((3, 4), -1, -5), ((3, 5), 1, 0))),
+        *(_view("aten::diagonal_scatter", Operand((3, 4)), Operand((n,)), offset,
+                dtypes=ALL if offset == 1 else ("float32",))
+          for n, offset in ((3, 0), (3, 1), (2, -1), (1, 3), (0, 4))),
+        _view("aten::diagonal_scatter", _X, Operand((4, 3)), 1, 2, 0),
+        _view("aten::diagonal_scatter", _X, Operand((4, 2)), -1, 0, 2),
+        *(_view("aten::copy", _X, Operand(shape, dtype, "normal"))
+          for shape in ((3, 4, 5), (4, 1), (), (1, 1, 5)) for dtype in ("float32", "int64")),
+        _view("aten::copy", Operand((4,), "float16"), Operand((4,)), dtypes=FLOATS),
+    ]  # fmt: skip
+    first, all_of, middle = ((3,), (3, 4, 5), (4,))
+    for add in (False, True):
+        rows += [
+            _view("aten::index_put", _X, [*axes, Operand(mask, "bool", "normal")], Operand(values),
+                  add, dtypes=FLOATS if add else ALL)
+            for axes, mask, values in (
+                ([], all_of, ()), ([], all_of, (1,)), ([], first, ()), ([], first, (4, 5)),
+                ([], first, (1, 4, 1)), ([None], middle, (5,)), ([None], middle, (3, 1, 5)),
+                ([None, None], (5,), ()), ([None], (4, 5), (1,)), ([], (3, 4), (1, 5)),
+            )
+        ]  # fmt: skip
+    at = Operand((2,), "int64", within=(0, 3))
+    rows.append(_view("aten::index_put", _X, [at], Operand(()), refused=True))
+    two = Operand((3,), "bool", change=_two_chosen)
+    rows.append(_view("aten::index_put", Operand((3,)), [two], Operand((2,)), refused=True))
+    rows += [
+        _view("ops.slice_scatter", five, Operand((2,)), 0, 1, 4, 2, reference=torch.slice_scatter),
+        _view("ops.select_scatter", _X, Operand((4, 5)), 0, 1, reference=torch.select_scatter),
+        _view("ops.diagonal_scatter", Operand((3, 4)), Operand((3,)), 1,
+              reference=torch.diagonal_scatter),
+    ]  # fmt: skip
+    return rows
+
+
+def _two_chosen(mask: torch.Tensor) -> torch.Tensor:
+    """A mask that chooses two elements."""
+    return torch.arange(len(mask)) < 2
+
+
 def _reads() -> list[Row]:
     """Rows of reads at positions that are valid, negative, and out of range."""
     rows = []
@@ -200,4 +255,6 @@ def _functions() -> list[Row]:
     ]  # fmt: skip
 
 
-ROWS: Final = (*_slices(), *_orders(), *_shapes(), *_pads(), *_reads(), *_functions())
+ROWS: Final = (
+    *_slices(), *_orders(), *_shapes(), *_pads(), *_writes(), *_reads(), *_functions(),
+)  # fmt: skip
