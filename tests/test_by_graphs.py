@@ -12,6 +12,7 @@ import torch
 
 import eqsynth
 from eqsynth import by_graphs
+from eqsynth.compile_options import Asked
 from eqsynth.errors import LoweringError
 from eqsynth.lower.engines import bounded
 from eqsynth.lower.graphs import Graphs
@@ -94,7 +95,7 @@ def test_time_goes_to_the_heaviest_graph_first_and_what_gets_none_stays_as_it_is
     now, seen = [0.0], list[tuple[int, float, float]]()
 
     def made(graph: torch.fx.GraphModule, *_: Any, options: Any, **__: Any) -> Any:
-        limit_s = options["time_limit_s"]
+        limit_s = Asked.of(options, None).options["time_limit_s"]  # all options are known
         seen.append((by_graphs._operators(graph), limit_s, bounded._end.get() - now[0]))
         now[0] += 3600.0  # and what comes after it is late
         return lambda *inputs: graph(*inputs)

@@ -103,6 +103,26 @@ def test_operators_are_lowered_up_to_the_deadline(monkeypatch: pytest.MonkeyPatc
     assert bounded.is_late(caught.value) and len(lowered) == 3
 
 
+def test_kernels_are_written_up_to_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.codegen.cpp import CppKernelProxy
+
+    now, written = [0.0], list[object]()
+    real = CppKernelProxy.codegen_functions
+
+    def write(kernel: CppKernelProxy, *args: object) -> object:
+        written.append(kernel)
+        now[0] = 10.0  # the first kernel takes all the time
+        return real(kernel, *args)
+
+    monkeypatch.setattr(CppKernelProxy, "codegen_functions", write)
+    monkeypatch.setattr(bounded, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    other = Input("1", TensorType((5, 3, 2), "float32"))  # of another shape: a kernel of its own
+    region = Region((Op("Tanh", (X,)), Op("Exp", (other,))), (X, other))
+    with pytest.raises(Exception) as caught, bounded.until(4.0):
+        inductor.Inductor().compiled(region, {})
+    assert bounded.is_late(caught.value) and len(written) == 1
+
+
 def test_the_earlier_of_two_deadlines_counts() -> None:
     with bounded.until(time.monotonic() + 600):
         outer = bounded.left_s()

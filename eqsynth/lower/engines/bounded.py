@@ -2,8 +2,9 @@
 
 Inductor compiles for seconds to minutes, and waits for C++ compilers for most of this time. A
 worker that compiles is killed at its deadline (``executor.py``), but the user's own process can't
-be. So Inductor is made to check the clock before each operator that it lowers, and a C++ compiler
-that still runs at the deadline is killed.
+be. So Inductor is made to check the clock before each operator that it lowers and before each
+kernel that it writes (one of many strides takes seconds), and a C++ compiler that still runs at the
+deadline is killed.
 
     with until(time.monotonic() + 5):
         ...                                     builds kernels, and somewhere below
@@ -15,12 +16,13 @@ Kernels that were compiled before the deadline stay in Inductor's own caches. No
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -54,16 +56,21 @@ def looking_at_the_clock() -> Iterator[None]:
         yield
         return
     from torch._inductor import cpp_builder
+    from torch._inductor.codegen.cpp import CppKernelProxy
     from torch._inductor.graph import GraphLowering
 
-    lower = GraphLowering.run_node
+    def in_time(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def checked(*args: Any, **options: Any) -> Any:
+            _check(end)
+            return method(*args, **options)
 
-    def in_time(graph: GraphLowering, node: Any) -> object:
-        _check(end)
-        return lower(graph, node)
+        return checked
 
+    lower, write = GraphLowering.run_node, CppKernelProxy.codegen_functions
     with (
-        mock.patch.object(GraphLowering, "run_node", in_time),
+        mock.patch.object(GraphLowering, "run_node", in_time(lower)),
+        mock.patch.object(CppKernelProxy, "codegen_functions", in_time(write)),
         mock.patch.object(cpp_builder, "subprocess", _Compilers(end)),
     ):
         _check(end)
