@@ -145,11 +145,9 @@ def with_numbers(scope: Scope) -> Scope:
     def leaf(part: Scalar) -> Scalar:
         if not isinstance(part, Read) or part in mixed or part.tensor.dtype != scope.dtype:
             return part
-        tensor = part.tensor
-        ranges = zip((index.range() for index in part.index), tensor.shape, strict=True)
-        if any(high < 0 or low >= extent for (low, high), extent in ranges):
+        if part.is_outside():
             return Num(part.fill)
-        match tensor:
+        match part.tensor:
             case Op("Full", attrs=(_, float() as value, scope.dtype)) if part.in_range():
                 return Num(value)
         return part

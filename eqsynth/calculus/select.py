@@ -84,6 +84,7 @@ def embedded(op: Op) -> Scope | None:
 def number(scope: Scope, given: Numbers) -> Scope:
     """``L_x R_y f(t[p]) = L_x R_y f(c)``, if all elements of t are c, and p is always in range or
     the read's fill is c too: the read is c at every p, an element inside of t and the fill outside.
+    Of any t, if p is always outside of t and c is the read's fill.
 
     A float becomes a number if all operands around it have its dtype. Otherwise an operand becomes
     a number if the other operands beside it have its dtype (numbers have none, and at least one of
@@ -97,9 +98,9 @@ def number(scope: Scope, given: Numbers) -> Scope:
     numbers, mixed = dict(given.numbers), mixed_reads(scope.body, scope.dtype)
 
     def of(part: Scalar) -> Num | None:
-        if not isinstance(part, Read) or part.tensor not in numbers:
+        if not isinstance(part, Read) or not (part.is_outside() or part.tensor in numbers):
             return None
-        value = numbers[part.tensor]
+        value = part.fill if part.is_outside() else numbers[part.tensor]
         return Num(value) if part.in_range() or part.fill == value else None
 
     def leaf(part: Scalar) -> Scalar:

@@ -21,6 +21,7 @@ from eqsynth.egraph.snapshot import EClass, Handle
 from eqsynth.egraph.tactics.entry import Entry
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.egraph.tactics.requests import Said, Stated, Using, number_of, scope_of
+from eqsynth.egraph.tactics.selection import inside
 from eqsynth.egraph.tactics.table import LAWS
 from eqsynth.egraph.view import View
 from eqsynth.errors import LawError
@@ -107,7 +108,7 @@ def applied(view: View, law: str, row: Sequence[Any], said: Said, entry: Entry) 
         return _expanded(view, law, term, said)
     if isinstance(said, Stated) and entry.stated is not None and isinstance(term, Scope):
         return [Using(found, {}) for found in answers(entry.stated, term)]
-    steps = said.steps if isinstance(said, Path) else said
+    steps = inside(said).steps if isinstance(said, Path) else said
     if not isinstance(steps, tuple):
         raise LawError("terms are no answers, only steps of a law", law=law, condition="steps")
     members = dict[Tensor, Tensor]()

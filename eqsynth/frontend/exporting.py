@@ -139,9 +139,12 @@ def _as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> torch.Tensor:
-    """A write by strides in memory as a write to positions; ``x.fill_diagonal_(9)`` exports as one.
+    """A write by strides in memory as a write to a diagonal, or else to positions.
 
-        as_strided_scatter(x, src, [4], [5], 0)    index_put(x.reshape(16), [[0, 5, 10, 15]], src)
+        as_strided_scatter(x, src, [4], [5], 0)    diagonal_scatter(x, src), x of 4 rows and columns
+        as_strided_scatter(x, src, [2], [7], 1)    index_put(x.reshape(16), [[1, 8]], src)
+
+    ``x.fill_diagonal_(9)`` exports as the first.
 
     The strides hold for the tensor that was exported, and a program may hold the same value in
     another order in memory. Positions among the tensor's elements don't depend on that.
@@ -155,10 +158,13 @@ def _as_strided_scatter(
     if not ordered.is_contiguous():
         raise ValueError("a tensor with gaps in memory")
     begin = 0 if storage_offset is None else storage_offset - input.storage_offset()
+    back = sorted(range(input.ndim), key=order.__getitem__)
+    if input.ndim == 2 and (begin, *size) == (0, min(input.shape)):
+        if [*stride] == [ordered.shape[1] + 1]:
+            return ordered.diagonal_scatter(src).permute(back)
     elements = torch.arange(input.numel(), device=input.device)
     written = elements.as_strided(size, stride, begin).reshape(-1)
     flat = ordered.reshape(-1).index_put((written,), src.reshape(-1))
-    back = sorted(range(input.ndim), key=order.__getitem__)
     return flat.reshape(ordered.shape).permute(back)
 
 

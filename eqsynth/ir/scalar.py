@@ -148,6 +148,12 @@ class Read(Scalar):
             )
         )
 
+    def is_outside(self) -> bool:
+        """Whether the index is known to be outside of the tensor for all values of the iterators,
+        so that the read is its fill. False may mean "not known"."""
+        ranges = zip((i.range() for i in self.index), self.tensor.shape, strict=True)
+        return any(high < 0 or low >= extent for (low, high), extent in ranges)
+
 
 @dataclass(frozen=True, eq=False)
 class Prod(Scalar):

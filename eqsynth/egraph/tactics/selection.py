@@ -15,7 +15,7 @@ from eqsynth.calculus.select import Numbers, rows
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
-from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, tensors
+from eqsynth.ir.scalar import Num, Read, factors_of, iterators, product, reads, tensors
 from eqsynth.ir.scopes import bare, reduction_iterators, scope_over, traversal_iterators
 from eqsynth.ir.tensor import Op, Scope, Tensor
 
@@ -24,14 +24,28 @@ OFTEN = 2
 
 
 def read_constants(scope: Scope, constant: Callable[[Tensor], float | None]) -> Path | None:
-    """Replace each read of a tensor whose elements are all one number by that number.
+    """Replace each read of a tensor whose elements are all one number by that number, and each read
+    that is always outside of its tensor by its fill: the first row of ``cat(x, y)`` reads no y.
 
     Args:
         constant: the number that all elements of a tensor are; None if they aren't one number.
     """
     known = [(tensor, constant(tensor)) for tensor in tensors(scope.body)]
     numbers = tuple((tensor, value) for tensor, value in known if value is not None)
-    return path(scope, Numbers(numbers)) if numbers else None
+    if not numbers and not any(map(Read.is_outside, reads(scope.body))):
+        return None
+    found = path(scope, Numbers(numbers))
+    return found if found is not None and found.scope != scope else None
+
+
+def inside(found: Path) -> Path:
+    """The path, and one step further if its scope has a read that is always outside of its tensor.
+
+    A scope that reads ``cat(x, y)`` at its first row reads y at -1 after ``cat`` is inlined.
+    """
+    if any(map(Read.is_outside, reads(found.scope.body))):
+        return found.then(Numbers(())) or found
+    return found
 
 
 def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
