@@ -46,8 +46,8 @@ FAULTS: Final = (
     ),
     Fault(
         "calculus: what is read in part outside of a tensor is the padding everywhere",
-        "eqsynth/calculus/define.py",
-        "if any(high < 0 or low >= extent for", "if any(low < 0 or high >= extent for",
+        "eqsynth/ir/scalar.py",
+        "return any(high < 0 or low >= extent for", "return any(low < 0 or high >= extent for",
         ("tests/calculus/test_define.py",),
     ),
     Fault(

@@ -295,6 +295,30 @@ def test_a_function_of_two_takes_a_number_that_its_dtype_has(
     assert_one_value(scope, answer)
 
 
+@pytest.mark.parametrize("index", [it(0, 3) - 3, it(0, 3) + 5, Index(-1), it(0, 3) * 2 + 5])
+def test_a_read_that_is_always_outside_is_its_fill(index: Index) -> None:
+    x, y = terms.leaf("x", 3), terms.leaf("y", 5)
+    scope = Scope((3,), (), Sum((Read(x, (it(0, 3),)), Read(y, (index,), 7.0))))
+    answer = number(scope, Numbers(()))
+    assert answer.body == Sum((Num(7.0), Read(x, (it(0, 3),))))
+    assert_one_value(scope, answer)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        Read(terms.leaf("y", 5), (it(0, 3) - 2,)),  # in range at the last place
+        Read(terms.leaf("y", 5), (it(0, 3) + 4,)),  # and at the first
+        Read(terms.leaf("y", 5, dtype="uint8"), (it(0, 3) - 3,)),  # beside another dtype
+    ],
+)
+def test_another_read_stays(read: Read) -> None:
+    x = Read(terms.leaf("x", 3), (it(0, 3),))
+    with pytest.raises(LawError) as refused:
+        number(Scope((3,), (), Sum((x, read))), Numbers(()))
+    assert refused.value.condition == "reads"
+
+
 @pytest.mark.parametrize("kind", [Sum, Prod])
 @pytest.mark.parametrize(
     ("dtype", "value", "other", "stays"),
