@@ -11,11 +11,12 @@ import torch
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES
 from eqsynth.frontend.torch_export import capture
-from eqsynth.ir.scalar import Read, reads
+from eqsynth.ir.scalar import Read, Sum, reads
 from eqsynth.ir.tensor import Scope
 from eqsynth.testing.consistency import assert_egraph_consistent
 from eqsynth.testing.search import estimated_plan
 from tests.egraph.programs import LIMITS, RULES
+from tests.terms import it, leaf
 
 
 def _first_of_written(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -73,3 +74,11 @@ def test_only_what_is_read_is_computed(
     scopes = [member for found in graph.classes.values() for member in found
               if isinstance(member, Scope)]  # fmt: skip
     assert not [scope for scope in scopes if any(map(Read.is_outside, reads(scope.body)))]
+
+
+def test_a_scope_of_the_user_is_said_without_it() -> None:
+    x, y, own = leaf("x", 3), leaf("y", 5), it(0, 3)
+    scope = Scope((3,), (), Sum((Read(x, (own,)), Read(y, (own - 3,), 7.0))))
+    graph = saturate_terms((scope,), RULES, DEFAULT_PHASES, LIMITS, True)
+    members = graph.classes[graph.roots[0]]
+    assert any(isinstance(m, Scope) and len([*reads(m.body)]) == 1 for m in members)
