@@ -1,5 +1,5 @@
-"""Assignments to parts of a tensor are captured as operators that rules know, and compute what torch
-computes."""
+"""Assignments to parts of a tensor are captured as operators that rules know, and compute what
+torch computes."""
 
 from __future__ import annotations
 
