@@ -24,9 +24,11 @@ _SAME: Final = (
     "relu6 neg logical_xor add sub rsub mul pow square where masked_fill clamp hardtanh "
     "hardsigmoid hardswish gelu leaky_relu prelu elu softplus "
     "mish threshold addcmul addcdiv lerp isnan isinf "
-    "matmul linear addmm cumsum conv1d conv2d conv_transpose1d conv_transpose2d "
+    "matmul linear addmm cumsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d "
     "scaled_dot_product_attention sum prod mean amax amin any all softmax log_softmax logsumexp "
-    "max_pool2d adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
+    "max_pool2d max_pool3d avg_pool3d adaptive_avg_pool3d "
+    "adaptive_avg_pool2d permute transpose t movedim flatten unflatten unsqueeze "
     "expand repeat narrow slice select unbind split chunk cat stack roll flip diagonal tril triu "
     "index_select one_hot unfold im2col col2im tile pad pixel_shuffle pixel_unshuffle "
     "slice_scatter select_scatter diagonal_scatter"
@@ -66,10 +68,13 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::instance_norm": entries.instance_norm,
     "aten::max_pool2d_with_indices": entries.max_pool2d_with_indices,
     "aten::avg_pool2d": entries.avg_pool2d,
+    "aten::max_pool3d_with_indices": lambda x, *sizes: (ops.max_pool3d(x, *sizes), None),
     "aten::_adaptive_avg_pool2d": ops.adaptive_avg_pool2d,
+    "aten::_adaptive_avg_pool3d": ops.adaptive_avg_pool3d,
     "aten::adaptive_max_pool2d": lambda x, size: (ops.adaptive_max_pool2d(x, size), None),
-    "aten::upsample_bilinear2d.vec": entries.upsample_bilinear2d_vec,
-    "aten::upsample_bilinear2d": entries.upsample_bilinear2d,
+    **entries.linear("upsample_linear1d"),
+    **entries.linear("upsample_bilinear2d"),
+    **entries.linear("upsample_trilinear3d"),
     **entries.nearest(),
     **entries.nearest(0.5),
     # Reductions.

@@ -121,13 +121,12 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Expr:
-    if weight.ndim not in (3, 4):
-        refuse("convolution over three axes", weight.tensor.type, "one or two spatial axes")
+    axes = weight.ndim - 2
     if transposed:
-        up = ops.conv_transpose1d if weight.ndim == 3 else ops.conv_transpose2d
-        return up(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    conv = ops.conv1d if weight.ndim == 3 else ops.conv2d
-    return conv(input, weight, bias, stride, padding, dilation, groups)
+        up: Entry = getattr(ops, f"conv_transpose{axes}d")
+        return up(input, weight, bias, stride, padding, output_padding, groups, dilation)  # type: ignore[no-any-return]
+    conv: Entry = getattr(ops, f"conv{axes}d")
+    return conv(input, weight, bias, stride, padding, dilation, groups)  # type: ignore[no-any-return]
 
 
 def max_pool2d_with_indices(input: Expr, *args: Any) -> tuple[Expr, None]:
@@ -167,16 +166,19 @@ def scaled_size(
     return result
 
 
-def upsample_bilinear2d_vec(
-    input: Expr, size: Sequence[int] | None, align: bool, scales: Sequence[float] | None = None
-) -> Expr:
-    return ops.upsample_bilinear2d(input, scaled_size(input, size, scales), align)
+def linear(name: str) -> dict[str, Entry]:
+    """Entries of linear interpolation over one to three axes, two overloads of ``name``."""
+    function = getattr(ops, name)
 
+    def vec(
+        input: Expr, size: Sequence[int] | None, align: bool, scales: Sequence[float] | None = None
+    ) -> Any:
+        return function(input, scaled_size(input, size, scales), align)
 
-def upsample_bilinear2d(
-    input: Expr, size: Sequence[int], align: bool, *scales: float | None
-) -> Expr:
-    return ops.upsample_bilinear2d(input, scaled_size(input, size, scales or None), align)
+    def default(input: Expr, size: Sequence[int], align: bool, *scales: float | None) -> Any:
+        return function(input, scaled_size(input, size, scales or None), align)
+
+    return {f"aten::{name}.vec": vec, f"aten::{name}": default}
 
 
 def nearest(offset: float = 0.0) -> dict[str, Entry]:

@@ -148,12 +148,22 @@ from eqsynth.frontend.ops.views import (
     unflatten,
     unsqueeze,
 )
+from eqsynth.frontend.ops.volumes import (
+    adaptive_avg_pool3d,
+    avg_pool3d,
+    conv3d,
+    conv_transpose3d,
+    max_pool3d,
+    upsample_linear1d,
+    upsample_trilinear3d,
+)
 from eqsynth.frontend.ops.windows import col2im, im2col, pixel_shuffle, pixel_unshuffle, unfold
 from eqsynth.frontend.ops.writes import diagonal_scatter, select_scatter, slice_scatter
 
 __all__ = [
     "abs",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "adaptive_max_pool2d",
     "add",
     "addcdiv",
@@ -165,6 +175,7 @@ __all__ = [
     "any",
     "arange",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "cat",
     "ceil",
@@ -173,8 +184,10 @@ __all__ = [
     "col2im",
     "conv1d",
     "conv2d",
+    "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cumsum",
     "cos",
     "diagonal",
@@ -229,6 +242,7 @@ __all__ = [
     "masked_fill",
     "matmul",
     "max_pool2d",
+    "max_pool3d",
     "maximum",
     "mean",
     "minimum",
@@ -289,7 +303,9 @@ __all__ = [
     "unfold",
     "unsqueeze",
     "upsample_bilinear2d",
+    "upsample_linear1d",
     "upsample_nearest",
+    "upsample_trilinear3d",
     "var",
     "var_mean",
     "where",

@@ -144,7 +144,7 @@ def gbmm(input: Expr, other: Expr, dilation: int = 1) -> Expr:
 # -- convolutions -----------------------------------------------------------------------------
 
 
-def _with_bias(result: Expr, bias: Expr | None) -> Expr:
+def with_bias(result: Expr, bias: Expr | None) -> Expr:
     if bias is None:
         return result
     if bias.shape != (result.shape[1],):
@@ -189,7 +189,7 @@ def conv2d(
         # same amount, so that element is padded here.
         input = views.pad(input, (0, total[1] % 2, 0, total[0] % 2))
     attrs = (_sizes(stride, 2), _sizes(padding, 2), dilation, groups)
-    return _with_bias(make("Conv2d", (input, weight), *attrs), bias)
+    return with_bias(make("Conv2d", (input, weight), *attrs), bias)
 
 
 def conv1d(
@@ -232,7 +232,7 @@ def conv_transpose2d(
         rest = (stride, padding, output_padding, groups, dilation)
         return views.squeeze(conv_transpose2d(batched, weight, bias, *rest), 0)
     sizes = [_sizes(v, 2) for v in (stride, padding, output_padding, dilation)]
-    return _with_bias(make("ConvTranspose2d", (input, weight), *sizes, groups), bias)
+    return with_bias(make("ConvTranspose2d", (input, weight), *sizes, groups), bias)
 
 
 def conv_transpose1d(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -108,6 +109,44 @@ def band_times(a: torch.Tensor, b: torch.Tensor, dilation: int) -> torch.Tensor:
     )  # type: ignore[return-value]
 
 
+def _over_volumes() -> list[Row]:
+    rows, x = [], _of(2, 4, 5, 4, 6)
+    for kernel, stride, padding, dilation, groups in (
+        ((3, 3, 2), [1, 1, 1], [0, 0, 0], [1, 1, 1], 1),
+        ((1, 3, 3), [1, 2, 1], [0, 1, 1], [1, 1, 1], 1),
+        ((3, 1, 1), [2, 1, 1], [1, 0, 0], [1, 1, 1], 2),
+        ((2, 2, 2), [2, 1, 3], [2, 1, 1], [3, 2, 1], 2), ((1, 1, 1), [1] * 3, [0] * 3, [1] * 3, 1),
+        ((2, 2, 2), [2, 2, 2], [0, 0, 0], [1, 1, 1], 4),
+    ):  # fmt: skip
+        w, bias = _of(8, 4 // groups, *kernel), _of(8)
+        rest = (stride, padding, dilation)
+        rows += [
+            _row("aten::conv3d", x, w, bias, *rest, groups, dtypes=_SINGLE),
+            _row("aten::conv3d", _of(4, 5, 4, 6), w, None, *rest, groups, dtypes=("float64",)),
+            _row("aten::convolution", x, w, bias, *rest, False, [0] * 3, groups, dtypes=_SINGLE),
+        ]
+        for more in ([0, 0, 0], [1, 0, 0]):
+            if more[0] < max(stride[0], dilation[0]):
+                up, b = _of(4, 3, *kernel), _of(3 * groups)
+                rows += [
+                    _row("aten::conv_transpose3d.input", _of(2, 4, 3, 4, 5), up, b, stride, padding,
+                         more, groups, dilation, dtypes=_SINGLE),
+                    _row("aten::convolution", _of(1, 4, 3, 4, 5), up, None, stride, padding,
+                         dilation, True, more, groups, dtypes=("float64",)),
+                ]  # fmt: skip
+    rows += [
+        _row("aten::conv3d.padding", x, _of(6, 4, 2, 3, 2), None, [1] * 3, padding, [d] * 3,
+             dtypes=_SINGLE)
+        for padding in ("same", "valid") for d in (1, 2)
+    ]  # fmt: skip
+    rows += [
+        _row("ops.conv3d", x, _of(6, 4, 3, 3, 2), _of(6), 1, 1, dtypes=_SINGLE, reference=F.conv3d),
+        _row("ops.conv_transpose3d", x, _of(4, 2, 2, 2, 2), None, 2, dtypes=_SINGLE,
+             reference=F.conv_transpose3d),
+    ]  # fmt: skip
+    return rows
+
+
 def _convolutions() -> list[Row]:
     rows = []
     windows: list[tuple[Any, ...]] = [
@@ -145,6 +184,7 @@ def _convolutions() -> list[Row]:
                 _row("aten::conv1d.padding", _of(2, 4, 9), _of(6, 4, 4), None, [1], padding,
                      [dilation], dtypes=_SINGLE),
             ]  # fmt: skip
+    rows += _over_volumes()
     x, w = _of(2, 4, 6, 5), _of(6, 4, 3, 3)
     rows += [
         _row("aten::conv2d", x, w, _of(6), dtypes=("float16", "bfloat16")),
@@ -224,6 +264,21 @@ def _interpolation() -> list[Row]:
                 _row("aten::upsample_bilinear2d.vec", x, None, align, scale, dtypes=_SINGLE,
                      refused=True)
             )  # fmt: skip
+    for name, less, extents in (
+        ("linear1d", _of(2, 3, 5), ([10], [7], [5], [2])),
+        ("trilinear3d", _of(1, 2, 3, 4, 3), ([6, 8, 6], [2, 4, 5])),
+    ):
+        function = getattr(torch.ops.aten, f"upsample_{name}").default
+        rows += [
+            _row(f"aten::upsample_{name}", less, size, align, dtypes=("float32", "float64"))
+            for size in extents for align in (False, True)
+        ]
+        rows += [
+            _row(f"aten::upsample_{name}.vec", less, None, False, [2.0] * len(extents[0]),
+                 dtypes=_SINGLE),
+            _row(f"ops.upsample_{name}", less, extents[1], dtypes=_SINGLE,
+                 reference=partial(function, align_corners=False)),
+        ]  # fmt: skip
     rows.append(_row("ops.upsample_bilinear2d", x, (5, 7), True, dtypes=_SINGLE,
                      reference=torch.ops.aten.upsample_bilinear2d.default))  # fmt: skip
     sizes = ([5, 7, 4], [14, 12, 8], [3, 3, 3], [1, 1, 1], [7, 6, 5], [13, 11, 9])

@@ -55,6 +55,36 @@ def _poolings() -> list[Row]:
                   sensitive=True) for name in ("adaptive_avg_pool2d", "_adaptive_avg_pool2d")),
             Row("aten::adaptive_max_pool2d", (_X, size), dtypes=("float32", "float64")),
         ]  # fmt: skip
+    volume = Operand((2, 3, 5, 7, 6))
+    for kernel, stride, padding, dilation in (
+        ([2, 3, 2], [], [0, 0, 0], [1, 1, 1]), ([3], [2], [1], [1]),
+        ([2, 1, 2], [1, 2, 3], [1, 0, 1], [2, 1, 2]), ([1, 2, 2], [3, 2, 2], [0, 1, 1], [1, 1, 1]),
+    ):  # fmt: skip
+        for ceil in (False, True):
+            window = (kernel, stride, padding, dilation, ceil)
+            rows += [
+                Row("aten::max_pool3d", (volume, *window), dtypes=("float32", "int8")),
+                Row("aten::max_pool3d_with_indices", (Operand((3, 5, 7, 6)), *window),
+                    dtypes=("bfloat16",), kinds=("edges",)),
+            ]  # fmt: skip
+            if all(d == 1 for d in dilation):
+                rows += [
+                    Row("aten::avg_pool3d", (volume, kernel, stride, padding, ceil, counted),
+                        dtypes=_SINGLE, kinds=FINITE, sensitive=True)
+                    for counted in (False, True)
+                ]  # fmt: skip
+    rows += [
+        Row("aten::avg_pool3d", (volume, [2], [2], [0], False, True, 3), dtypes=_SINGLE,
+            kinds=FINITE, refused=True),
+        Row("ops.max_pool3d", (volume, 2), reference=F.max_pool3d, dtypes=_SINGLE),
+        Row("ops.avg_pool3d", (Operand((3, 5, 7, 6)), 2), reference=F.avg_pool3d, dtypes=_SINGLE,
+            kinds=FINITE, sensitive=True),
+        *(Row(f"aten::{name}adaptive_avg_pool3d", (Operand((2, 3, 4, 6, 8)), size), dtypes=_SINGLE,
+              kinds=FINITE, sensitive=True)
+          for name in ("", "_") for size in ([1, 1, 1], [2, 3, 4], [4, 6, 8], [1, 2, 8])),
+        Row("ops.adaptive_avg_pool3d", (Operand((2, 3, 4, 6, 8)), 2), dtypes=_SINGLE, kinds=FINITE,
+            sensitive=True, reference=F.adaptive_avg_pool3d),
+    ]  # fmt: skip
     for size in ([2, 3], [14, 12]):
         rows += [Row(f"aten::adaptive_{name}_pool2d", (_X, size), dtypes=_SINGLE, kinds=("normal",),
                      refused=True) for name in ("avg", "max")]  # fmt: skip
