@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from eoperator_cases import it, tensor
+from eoperator_cases import it, laid_out, tensor
 
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum
@@ -52,7 +52,8 @@ def ways_to_add(scope: Scope, x: torch.Tensor) -> list[torch.Tensor]:
     kernels = list(TvmBackend().kernels(scope, (False,)))
     ran = [run for run in TvmBackend().build([(kernel, {}) for kernel in kernels]) if run]
     assert len(ran) == len(kernels) > 0
-    return [run(x) for run in ran]
+    pairs = zip(ran, kernels, strict=True)
+    return [run(laid_out(x, kernel.inputs[0])) for run, kernel in pairs]
 
 
 @pytest.mark.parametrize("axis", [0, 1])
