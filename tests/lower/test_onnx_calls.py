@@ -111,12 +111,6 @@ for _dtype in (F32, F64):
 _say("orthonormal fft", lambda x: torch.fft.fft2(x, norm="ortho").imag, _few((3, 4, 5), F32))
 _say("half of an fft", lambda x: torch.fft.rfftn(x, dim=(2, 1)).real, _few((3, 4, 5), F32))
 _say("fft of one axis", lambda x: torch.view_as_real(torch.fft.fft(x, dim=0)), _few((4, 3), F32))
-_VIDEO, _FILTERS = _few((2, 4, 5, 6, 7), F32), _few((6, 2, 3, 2, 1), F32)
-_say("conv3d", lambda x, w, b: torch.conv3d(x, w, b, (2, 1, 3), (1, 0, 2), (1, 2, 1), 2),
-     _VIDEO, _FILTERS, _few((6,), F32))  # fmt: skip
-_say("conv3d without a bias", lambda x, w: torch.conv3d(x, w, None, 1, 1, 1, 2), _VIDEO, _FILTERS)
-_say("conv_transpose3d", lambda x, w: torch.conv_transpose3d(x, w, None, (2, 1, 3), (1, 0, 1),
-     (1, 0, 2), 1, (2, 1, 1)), _VIDEO, _few((4, 3, 3, 2, 2), F32))  # fmt: skip
 
 REFUSED: dict[str, tuple[Function, list[torch.Tensor]]] = {
     "sort of floats": (lambda x: torch.sort(x, 0).values, [_few((5,), F32)]),

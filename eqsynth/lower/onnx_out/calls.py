@@ -130,41 +130,6 @@ def _stable(
     return _sort(g, x, dim, descending)
 
 
-# ---- three spatial axes ------------------------------------------------------------------------
-
-
-def _convolution(
-    g: Graph, x: Value, w: Value, bias: Value | None, stride: Ints, padding: Ints, dilation: Ints,
-    transposed: bool, output_padding: Ints, groups: int,
-) -> Value | None:  # fmt: skip
-    """Convolutions that the IR has no operator for, such as those over three spatial axes."""
-    if x.rank != w.rank or x.dtype not in ("float32", "float64"):
-        return None
-    places = [
-        [part[0]] * (x.rank - 2) if len(part) == 1 else list(part)
-        for part in (stride, padding, dilation, output_padding)
-    ]
-    strides, pads, dilations, out = places
-    extents = []
-    for e, k, s, p, d, o in zip(
-        x.shape[2:], w.shape[2:], strides, pads, dilations, out, strict=True
-    ):
-        last = d * (k - 1)
-        up, down = (e - 1) * s - 2 * p + last + o + 1, (e + 2 * p - last - 1) // s + 1
-        extents.append(up if transposed else down)
-    attributes: dict[str, Any] = {
-        "kernel_shape": list(w.shape[2:]), "strides": strides, "pads": pads * 2,
-        "dilations": dilations, "group": groups,
-    }  # fmt: skip
-    if transposed:
-        attributes["output_padding"] = out
-    channels = w.shape[1] * groups if transposed else w.shape[0]
-    return g.node(
-        "ConvTranspose" if transposed else "Conv", [x, w] if bias is None else [x, w, bias],
-        (x.shape[0], channels, *extents), x.dtype, **attributes,
-    )  # fmt: skip
-
-
 # ---- Fourier transforms ------------------------------------------------------------------------
 
 
@@ -378,7 +343,6 @@ _ROWS: Final[dict[str, Callable[..., Any]]] = {
     "aten::topk": _topk,
     "aten::sort": _sort,
     "aten::sort.stable": _stable,
-    "aten::convolution": _convolution,
     "aten::_to_copy": _to_complex,
     "aten::_fft_c2c": _fft,
     "aten::_fft_r2c": _real_fft,
