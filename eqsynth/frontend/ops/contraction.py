@@ -145,6 +145,7 @@ def gbmm(input: Expr, other: Expr, dilation: int = 1) -> Expr:
 
 
 def with_bias(result: Expr, bias: Expr | None) -> Expr:
+    """``(n, f, *places) + (f,)``; the result itself without a bias."""
     if bias is None:
         return result
     if bias.shape != (result.shape[1],):

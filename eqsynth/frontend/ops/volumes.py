@@ -40,15 +40,17 @@ def conv3d(
     if input.ndim == 4:
         rest = (bias, stride, padding, dilation, groups)
         return views.squeeze(conv3d(views.unsqueeze(input, 0), weight, *rest), 0)
+    _check_rank("conv3d: weight", weight)
     step, spread = _three(stride), _three(dilation)
     if isinstance(padding, str):
         input, padding = _padded(input, padding, step, spread, weight.shape[2:]), 0
     pads = _three(padding)
     slices = _windows(input, weight.shape[2], step[0], pads[0], spread[0])
     maps = contraction.conv2d(
-        slices, views.flatten(weight, 1, 2), bias, step[1:], pads[1:], spread[1:], groups
-    )
-    return _volumes(maps, input.shape[0])
+        views.flatten(slices, 0, 1), views.flatten(weight, 1, 2), bias, step[1:], pads[1:],
+        spread[1:], groups,
+    )  # fmt: skip
+    return views.permute(views.unflatten(maps, 0, slices.shape[:2]), (0, 2, 1, 3, 4))
 
 
 def _padded(
@@ -71,11 +73,12 @@ def _padded(
 
 
 def _windows(input: Expr, size: int, step: int, padding: int, spread: int) -> Expr:
-    """Windows along the slices as images: (n, c, d, h, w) -> (n*d', c*size, h, w).
+    """Windows along the slices as images: (n, c, d, h, w) -> (n, d', c*size, h, w).
 
     image[n, z] = cat(x[n, :, z*step - padding + i*spread] for i < size), each channel beside its
     own copies.
     """
+    _check_rank("a volume", input)
     n, c, d, h, w = input.shape
     places = (d + 2 * padding - spread * (size - 1) - 1) // step + 1
     if places < 1:
@@ -84,19 +87,18 @@ def _windows(input: Expr, size: int, step: int, padding: int, spread: int) -> Ex
             expected=f"at most {d + 2 * padding} slices", hint="pad the volume",
         )  # fmt: skip
     if (size, step, padding) == (1, 1, 0):
-        return views.reshape(views.permute(input, (0, 2, 1, 3, 4)), (n * d, c, h, w))
+        return views.permute(input, (0, 2, 1, 3, 4))
     shape = (n, places, c, size, h, w)
     at = [Index.iterator(slot, extent) for slot, extent in enumerate(shape)]
     read = Read(input.tensor, (at[0], at[2], at[1] * step + at[3] * spread - padding, *at[4:]))
-    return views.reshape(
-        Expr(Scope(shape, (), read), input.values), (n * places, c * size, h, w)
-    )
+    return views.flatten(Expr(Scope(shape, (), read), input.values), 2, 3)
 
 
-def _volumes(images: Expr, batch: int) -> Expr:
-    """Images as the slices of volumes: (n*d, c, h, w) -> (n, c, d, h, w)."""
-    apart = views.unflatten(images, 0, (batch, -1))
-    return views.permute(apart, (0, 2, 1, 3, 4))
+def _check_rank(what: str, x: Expr) -> None:
+    if x.ndim != 5:
+        raise ShapeError(
+            what=f"{what} of another rank", got=str(x.tensor.type), expected="five axes", hint=""
+        )
 
 
 def conv_transpose3d(
@@ -117,14 +119,16 @@ def conv_transpose3d(
     if input.ndim == 4:
         rest = (bias, stride, padding, output_padding, groups, dilation)
         return views.squeeze(conv_transpose3d(views.unsqueeze(input, 0), weight, *rest), 0)
+    _check_rank("conv_transpose3d: weight", weight)
     step, pads, more, spread = map(_three, (stride, padding, output_padding, dilation))
-    n, d, size = input.shape[0], input.shape[2], weight.shape[2]
+    slices = _windows(input, 1, 1, 0, 1)
+    n, d, f, size = *slices.shape[:2], weight.shape[1] * groups, weight.shape[2]
     images = contraction.conv_transpose2d(
-        _windows(input, 1, 1, 0, 1), views.flatten(weight, 1, 2), None, step[1:], pads[1:],
+        views.flatten(slices, 0, 1), views.flatten(weight, 1, 2), None, step[1:], pads[1:],
         more[1:], groups, spread[1:],
     )  # fmt: skip
-    parts = views.unflatten(views.unflatten(images, 0, (n, d)), 2, (-1, size))
-    f, h, w = parts.shape[2], *parts.shape[4:]
+    h, w = images.shape[2:]
+    parts = views.reshape(images, (n, d, f, size, h, w))
     columns = views.reshape(views.permute(parts, (0, 2, 4, 5, 3, 1)), (n, f * h * w * size, d))
     depth = (d - 1) * step[0] - 2 * pads[0] + spread[0] * (size - 1) + 1 + more[0]
     added = windows.col2im(
@@ -192,13 +196,14 @@ def _pooled(
     """
     if input.ndim == 4:
         return views.squeeze(_pooled(views.unsqueeze(input, 0), sizes, pool), 0)
+    _check_rank("a volume", input)
     n, c, d, h, w = input.shape
     flat = pool(views.reshape(input, (n * c, d, h, w)), *(size[1:] for size in sizes))
     h, w = flat.shape[2:]
     # A window of one element, in steps of one, along the axis of the places in a slice.
     along = [(size[0], rest) for size, rest in zip(sizes, (1, 1, 0, 1), strict=False)]
     deep = pool(views.reshape(flat, (n * c, 1, d, h * w)), *along)
-    return views.reshape(deep, (n, c, -1, h, w))
+    return views.reshape(deep, (n, c, deep.shape[2], h, w))
 
 
 def adaptive_avg_pool3d(input: Expr, output_size: Size) -> Expr:
@@ -220,6 +225,7 @@ def upsample_linear1d(input: Expr, size: Sequence[int], align_corners: bool = Fa
 
 def upsample_trilinear3d(input: Expr, size: Sequence[int], align_corners: bool = False) -> Expr:
     """``(n, c, d, h, w) -> (n, c, *size)``, by torch's linear interpolation on all three axes."""
+    _check_rank("a volume", input)
     n, c, d, h, w = input.shape
     flat = contraction.upsample_bilinear2d(
         views.reshape(input, (n, c * d, h, w)), size[1:], align_corners

@@ -140,6 +140,7 @@ def _over_volumes() -> list[Row]:
         for padding in ("same", "valid") for d in (1, 2)
     ]  # fmt: skip
     rows += [
+        _row("aten::conv3d", _of(0, 4, 5, 4, 6), _of(6, 4, 3, 3, 2), dtypes=_SINGLE),
         _row("ops.conv3d", x, _of(6, 4, 3, 3, 2), _of(6), 1, 1, dtypes=_SINGLE, reference=F.conv3d),
         _row("ops.conv_transpose3d", x, _of(4, 2, 2, 2, 2), None, 2, dtypes=_SINGLE,
              reference=F.conv_transpose3d),

@@ -76,6 +76,7 @@ def _poolings() -> list[Row]:
     rows += [
         Row("aten::avg_pool3d", (volume, [2], [2], [0], False, True, 3), dtypes=_SINGLE,
             kinds=FINITE, refused=True),
+        Row("aten::max_pool3d", (Operand((0, 3, 5, 7, 6)), [2]), dtypes=_SINGLE),
         Row("ops.max_pool3d", (volume, 2), reference=F.max_pool3d, dtypes=_SINGLE),
         Row("ops.avg_pool3d", (Operand((3, 5, 7, 6)), 2), reference=F.avg_pool3d, dtypes=_SINGLE,
             kinds=FINITE, sensitive=True),
