@@ -96,7 +96,7 @@ def test_an_assignment_is_an_operator(
     assert not [part for part in parts if isinstance(part, Weight)]
 
 
-@pytest.mark.rotating(parts=4)
+@pytest.mark.rotating
 @pytest.mark.parametrize("write", WRITES)
 def test_an_assignment_computes_what_torch_computes(
     write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
