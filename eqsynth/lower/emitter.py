@@ -246,8 +246,8 @@ class Emitter:
         each: Callable[[Callable[[Expr], list[Any]]], list[Any]],
     ) -> list[Any]:
         """The loops of a reduction. A long sum of float32 is added up in runs of at most `RUN`
-        terms, and then the sums of the runs: of 8,192 terms of one size and sign, added one after
-        the other, 260 roundings are lost, in runs about 10.
+        terms, and then the sums of the runs: 8,192 equal terms are off by 26 roundings (of 2^-24),
+        and by 661 if they are added one after the other.
 
         Args:
             step: adds a term to the totals that it is given.
