@@ -72,9 +72,8 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::_adaptive_avg_pool2d": ops.adaptive_avg_pool2d,
     "aten::_adaptive_avg_pool3d": ops.adaptive_avg_pool3d,
     "aten::adaptive_max_pool2d": lambda x, size: (ops.adaptive_max_pool2d(x, size), None),
-    **entries.linear("upsample_linear1d"),
-    **entries.linear("upsample_bilinear2d"),
-    **entries.linear("upsample_trilinear3d"),
+    "aten::upsample_bilinear2d.vec": entries.upsample_bilinear2d_vec,
+    "aten::upsample_bilinear2d": entries.upsample_bilinear2d,
     **entries.nearest(),
     **entries.nearest(0.5),
     # Reductions.

@@ -166,19 +166,16 @@ def scaled_size(
     return result
 
 
-def linear(name: str) -> dict[str, Entry]:
-    """Entries of linear interpolation over one to three axes, two overloads of ``name``."""
-    function = getattr(ops, name)
+def upsample_bilinear2d_vec(
+    input: Expr, size: Sequence[int] | None, align: bool, scales: Sequence[float] | None = None
+) -> Expr:
+    return ops.upsample_bilinear2d(input, scaled_size(input, size, scales), align)
 
-    def vec(
-        input: Expr, size: Sequence[int] | None, align: bool, scales: Sequence[float] | None = None
-    ) -> Any:
-        return function(input, scaled_size(input, size, scales), align)
 
-    def default(input: Expr, size: Sequence[int], align: bool, *scales: float | None) -> Any:
-        return function(input, scaled_size(input, size, scales or None), align)
-
-    return {f"aten::{name}.vec": vec, f"aten::{name}": default}
+def upsample_bilinear2d(
+    input: Expr, size: Sequence[int], align: bool, *scales: float | None
+) -> Expr:
+    return ops.upsample_bilinear2d(input, scaled_size(input, size, scales or None), align)
 
 
 def nearest(offset: float = 0.0) -> dict[str, Entry]:

@@ -287,10 +287,13 @@ def test_a_decomposition_with_a_side_effect_leaves_the_call_whole(
     assert not capture(net, (X,)).opaque
 
 
-def test_an_interpolation_is_not_decomposed() -> None:
-    """Torch's decomposition computes with fewer digits."""
-    net = Parts(lambda self, x: F.interpolate(x[None, None], scale_factor=2, mode="bicubic")).eval()
-    assert ["upsample_bicubic" in call for call in capture(net, (X,)).opaque] == [True]
+@pytest.mark.rotating
+@pytest.mark.parametrize("mode", ["bicubic", "trilinear", "linear"])
+def test_interpolations_are_not_decomposed(mode: str) -> None:
+    """Torch's decompositions of them compute with fewer digits."""
+    axes = {"linear": 1, "bicubic": 2, "trilinear": 3}[mode]
+    net = Parts(lambda self, x: F.interpolate(x[(None,) * axes], scale_factor=2, mode=mode)).eval()
+    assert [f"upsample_{mode}" in call for call in capture(net, (X,)).opaque] == [True]
 
 
 def test_results_of_parts_that_nobody_reads_are_left_out() -> None:

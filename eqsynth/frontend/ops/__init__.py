@@ -154,8 +154,6 @@ from eqsynth.frontend.ops.volumes import (
     conv3d,
     conv_transpose3d,
     max_pool3d,
-    upsample_linear1d,
-    upsample_trilinear3d,
 )
 from eqsynth.frontend.ops.windows import col2im, im2col, pixel_shuffle, pixel_unshuffle, unfold
 from eqsynth.frontend.ops.writes import diagonal_scatter, select_scatter, slice_scatter
@@ -303,9 +301,7 @@ __all__ = [
     "unfold",
     "unsqueeze",
     "upsample_bilinear2d",
-    "upsample_linear1d",
     "upsample_nearest",
-    "upsample_trilinear3d",
     "var",
     "var_mean",
     "where",

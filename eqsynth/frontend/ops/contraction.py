@@ -174,23 +174,32 @@ def conv2d(
         return views.squeeze(batched, 0)
     dilation = _sizes(dilation, 2)
     if isinstance(padding, str):
-        if padding not in ("same", "valid") or (
-            padding == "same" and set(_sizes(stride, 2)) != {1}
-        ):
-            raise ShapeError(
-                what="convolution: no such padding",
-                got=f"{padding!r}, stride {stride}",
-                expected="'valid', 'same' with a stride of 1, or numbers",
-                hint="give the amounts as numbers",
-            )
-        total = [d * (k - 1) if padding == "same" else 0
-                 for d, k in zip(dilation, weight.shape[2:], strict=True)]  # fmt: skip
+        total = named_padding(padding, _sizes(stride, 2), dilation, weight.shape[2:])
         padding = [t // 2 for t in total]
         # An odd total pads one element more at the end. The operator Conv2d pads both ends by the
         # same amount, so that element is padded here.
         input = views.pad(input, (0, total[1] % 2, 0, total[0] % 2))
     attrs = (_sizes(stride, 2), _sizes(padding, 2), dilation, groups)
     return with_bias(make("Conv2d", (input, weight), *attrs), bias)
+
+
+def named_padding(
+    padding: str, stride: Sequence[int], dilation: Sequence[int], kernel: Sequence[int]
+) -> list[int]:
+    """The zeros that ``same`` or ``valid`` adds along each axis; of an odd number the last place
+    gets one more.
+
+    Raises:
+        ShapeError: there is no such padding.
+    """
+    if padding not in ("same", "valid") or (padding == "same" and set(stride) != {1}):
+        raise ShapeError(
+            what="convolution: no such padding",
+            got=f"{padding!r}, stride {stride}",
+            expected="'valid', 'same' with a stride of 1, or numbers",
+            hint="give the amounts as numbers",
+        )
+    return [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)]
 
 
 def conv1d(

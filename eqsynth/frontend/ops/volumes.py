@@ -1,4 +1,4 @@
-"""Operators over three spatial axes (and linear interpolation over one), made of those over two.
+"""Operators over three spatial axes, made of those over two.
 
     conv3d(x, w)        a conv2d of each slice, whose channels are those of the slices in its window
     max_pool3d(x, k)    a max_pool2d of each slice, then one along the slices
@@ -6,10 +6,14 @@
 ``(n, c, d, h, w)`` -> ``(n, d, c, h, w)`` is a batch of n * d images. So what is known of images
 holds for volumes: a batch norm is folded into the weights, windows are computed by tiles, libraries
 pack the weights. Between two layers the orders of axes cancel.
+
+Linear interpolation isn't made so: along an axis that keeps its extent, bilinear interpolation
+multiplies a neighbour by 0, and 0 * inf is NaN.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from eqsynth.errors import ShapeError
@@ -43,7 +47,9 @@ def conv3d(
     _check_rank("conv3d: weight", weight)
     step, spread = _three(stride), _three(dilation)
     if isinstance(padding, str):
-        input, padding = _padded(input, padding, step, spread, weight.shape[2:]), 0
+        total = contraction.named_padding(padding, step, spread, weight.shape[2:])
+        amounts = [(size // 2, size - size // 2) for size in reversed(total)]
+        input, padding = views.pad(input, [*itertools.chain(*amounts)]), 0
     pads = _three(padding)
     slices = _windows(input, weight.shape[2], step[0], pads[0], spread[0])
     maps = contraction.conv2d(
@@ -51,25 +57,6 @@ def conv3d(
         spread[1:], groups,
     )  # fmt: skip
     return views.permute(views.unflatten(maps, 0, slices.shape[:2]), (0, 2, 1, 3, 4))
-
-
-def _padded(
-    input: Expr, padding: str, step: tuple[int, ...], spread: tuple[int, ...], kernel: Sequence[int]
-) -> Expr:
-    """The input with the zeros that ``same`` (or ``valid``) stands for; an odd number of zeros has
-    one more at the end."""
-    if padding not in ("same", "valid") or padding == "same" and set(step) != {1}:
-        raise ShapeError(
-            what="convolution: no such padding",
-            got=f"{padding!r}, stride {step}",
-            expected="'valid', 'same' with a stride of 1, or numbers",
-            hint="give the amounts as numbers",
-        )
-    amounts: list[int] = []
-    for size, apart in zip(reversed(kernel), reversed(spread), strict=True):
-        total = apart * (size - 1) if padding == "same" else 0
-        amounts += [total // 2, total - total // 2]
-    return views.pad(input, amounts)
 
 
 def _windows(input: Expr, size: int, step: int, padding: int, spread: int) -> Expr:
@@ -215,26 +202,6 @@ def adaptive_avg_pool3d(input: Expr, output_size: Size) -> Expr:
         views.reshape(flat, (-1, 1, d, sizes[1] * sizes[2])), (sizes[0], sizes[1] * sizes[2])
     )
     return views.reshape(deep, (*batch, *sizes))
-
-
-def upsample_linear1d(input: Expr, size: Sequence[int], align_corners: bool = False) -> Expr:
-    """``(n, c, l) -> (n, c, *size)``, by torch's linear interpolation."""
-    flat = contraction.upsample_bilinear2d(views.unsqueeze(input, 2), (1, *size), align_corners)
-    return views.squeeze(flat, 2)
-
-
-def upsample_trilinear3d(input: Expr, size: Sequence[int], align_corners: bool = False) -> Expr:
-    """``(n, c, d, h, w) -> (n, c, *size)``, by torch's linear interpolation on all three axes."""
-    _check_rank("a volume", input)
-    n, c, d, h, w = input.shape
-    flat = contraction.upsample_bilinear2d(
-        views.reshape(input, (n, c * d, h, w)), size[1:], align_corners
-    )
-    places = size[1] * size[2]
-    deep = contraction.upsample_bilinear2d(
-        views.reshape(flat, (n, c, d, places)), (size[0], places), align_corners
-    )
-    return views.reshape(deep, (n, c, *size))
 
 
 def _three(value: Size, default: Sequence[int] = ()) -> tuple[int, ...]:

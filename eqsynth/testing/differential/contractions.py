@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -140,6 +139,10 @@ def _over_volumes() -> list[Row]:
         for padding in ("same", "valid") for d in (1, 2)
     ]  # fmt: skip
     rows += [
+        _row("aten::conv3d", x, _of(6, 4, 3, 3, 2), _of(6), dtypes=("float16", "bfloat16")),
+        _row("aten::conv_transpose3d.input", x, _of(4, 3, 3, 2, 2), _of(3), [1, 2, 1],
+             dtypes=("float16", "bfloat16")),
+        _row("aten::conv3d", _of(1, 2, 1, 1, 1), _of(3, 2, 1, 1, 1), dtypes=_SINGLE),
         _row("aten::conv3d", _of(0, 4, 5, 4, 6), _of(6, 4, 3, 3, 2), dtypes=_SINGLE),
         _row("ops.conv3d", x, _of(6, 4, 3, 3, 2), _of(6), 1, 1, dtypes=_SINGLE, reference=F.conv3d),
         _row("ops.conv_transpose3d", x, _of(4, 2, 2, 2, 2), None, 2, dtypes=_SINGLE,
@@ -265,21 +268,6 @@ def _interpolation() -> list[Row]:
                 _row("aten::upsample_bilinear2d.vec", x, None, align, scale, dtypes=_SINGLE,
                      refused=True)
             )  # fmt: skip
-    for name, less, extents in (
-        ("linear1d", _of(2, 3, 5), ([10], [7], [5], [2])),
-        ("trilinear3d", _of(1, 2, 3, 4, 3), ([6, 8, 6], [2, 4, 5])),
-    ):
-        function = getattr(torch.ops.aten, f"upsample_{name}").default
-        rows += [
-            _row(f"aten::upsample_{name}", less, size, align, dtypes=("float32", "float64"))
-            for size in extents for align in (False, True)
-        ]
-        rows += [
-            _row(f"aten::upsample_{name}.vec", less, None, False, [2.0] * len(extents[0]),
-                 dtypes=_SINGLE),
-            _row(f"ops.upsample_{name}", less, extents[1], dtypes=_SINGLE,
-                 reference=partial(function, align_corners=False)),
-        ]  # fmt: skip
     rows.append(_row("ops.upsample_bilinear2d", x, (5, 7), True, dtypes=_SINGLE,
                      reference=torch.ops.aten.upsample_bilinear2d.default))  # fmt: skip
     sizes = ([5, 7, 4], [14, 12, 8], [3, 3, 3], [1, 1, 1], [7, 6, 5], [13, 11, 9])

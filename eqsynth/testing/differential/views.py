@@ -175,6 +175,9 @@ def _writes() -> list[Row]:
                 ([None, None], (5,), ()), ([None], (4, 5), (1,)), ([], (3, 4), (1, 5)),
             )
         ]  # fmt: skip
+    one = Operand((), "bool", "normal")
+    rows.append(_view("aten::index_put", _X, [one], Operand((4, 5))))
+    rows.append(_view("aten::index_put", Operand((0, 4)), [Operand((0,), "bool")], Operand((4,))))
     at = Operand((2,), "int64", within=(0, 3))
     rows.append(_view("aten::index_put", _X, [at], Operand(()), refused=True))
     two = Operand((3,), "bool", change=_two_chosen)

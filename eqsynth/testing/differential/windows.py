@@ -77,6 +77,8 @@ def _poolings() -> list[Row]:
         Row("aten::avg_pool3d", (volume, [2], [2], [0], False, True, 3), dtypes=_SINGLE,
             kinds=FINITE, refused=True),
         Row("aten::max_pool3d", (Operand((0, 3, 5, 7, 6)), [2]), dtypes=_SINGLE),
+        Row("aten::avg_pool3d", (volume, [2, 3, 2]), dtypes=("float16", "bfloat16", "float64"),
+            kinds=FINITE, sensitive=True),
         Row("ops.max_pool3d", (volume, 2), reference=F.max_pool3d, dtypes=_SINGLE),
         Row("ops.avg_pool3d", (Operand((3, 5, 7, 6)), 2), reference=F.avg_pool3d, dtypes=_SINGLE,
             kinds=FINITE, sensitive=True),
