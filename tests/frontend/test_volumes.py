@@ -23,7 +23,7 @@ class Net(nn.Module):
         self.first = nn.Sequential(nn.Conv3d(2, 4, (1, 3, 3), padding=(0, 1, 1)),
                                    nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2))  # fmt: skip
         self.second = nn.Conv3d(4, 6, 3, padding="same", groups=2)
-        self.up = nn.ConvTranspose3d(6, 2, 2, 2)
+        self.up = nn.ConvTranspose3d(6, 2, 2, 2, dilation=(2, 1, 1))
         self.pool = nn.AvgPool3d((1, 2, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

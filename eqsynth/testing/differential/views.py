@@ -178,7 +178,7 @@ def _writes() -> list[Row]:
     one = Operand((), "bool", "normal")
     rows.append(_view("aten::index_put", _X, [one], Operand((4, 5))))
     rows.append(_view("aten::index_put", Operand((0, 4)), [Operand((0,), "bool")], Operand((4,))))
-    at = Operand((2,), "int64", within=(0, 3))
+    at = Operand((3,), "int64", within=(0, 3))  # of the shape that a mask would have
     rows.append(_view("aten::index_put", _X, [at], Operand(()), refused=True))
     two = Operand((3,), "bool", change=_two_chosen)
     rows.append(_view("aten::index_put", Operand((3,)), [two], Operand((2,)), refused=True))
