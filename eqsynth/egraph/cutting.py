@@ -44,8 +44,10 @@ from enum import Enum, auto
 from itertools import pairwise
 from typing import Final
 
+from eqsynth.egraph.tactics.ordering import FEWER
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor, Weight, args_of, topological
+from eqsynth.ir.work import flops
 
 # Operators that are linear, so that rewrites may move contractions through them.
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
@@ -370,25 +372,40 @@ def _is_scaling(term: Op) -> bool:
 
 def _is_written_out(term: Op, place: Mapping[Tensor, int]) -> bool:
     """Whether a sum, difference, product or quotient is a nonlinear elementwise function of one
-    tensor: ``x * sigmoid(x)``, ``x + tanh(x)``."""
+    tensor: ``x * sigmoid(x)``, ``x + tanh(x)``.
+
+    Not a polynomial of a narrow contraction, ``s + s * s``, which may be opened."""
     if term.name not in _LINEAR or sum(not arg.constant for arg in term.args) < 2:
         return False
     # The tensors that the term is a function of; the latest is replaced by its arguments.
     left: set[Tensor] = {term}
-    bent = False
+    bent, polynomial = False, True
     for _ in range(_LONGEST_FUNCTION):
         last = max(left, key=place.__getitem__)
         if bent and left == {last}:
-            return True
+            return not (polynomial and _is_narrow(last))
         if not isinstance(last, Op) or last.row.kind != "elementwise":
             return False
         varying = [arg for arg in last.args if not arg.constant]
         if any(arg.shape != term.shape for arg in varying):
             return False
         bent = bent or not _is_linear(last)
+        polynomial = polynomial and (_is_linear(last) or last.name in ("Add", "Sub", "Mul"))
         left.discard(last)
         left.update(varying)
     return False
+
+
+def _is_narrow(term: Tensor) -> bool:
+    """Whether the term is a contraction, perhaps scaled or viewed, of so few products that its
+    square is less work opened: ``(q kᵀ)^2 v`` of d columns and more than ``FEWER * d^2`` rows is
+    ``d^2`` columns of products of columns of q, times such columns of k and v."""
+    while isinstance(term, Op) and (term.row.kind == "view" or _is_scaling(term)):
+        term = next(arg for arg in term.args if not arg.constant)
+    if not _is_contraction(term):
+        return False
+    added = flops(term) // max(2 * term.type.size, 1)
+    return FEWER * added * added <= max(term.shape)
 
 
 def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:

@@ -12,7 +12,7 @@ from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.same import same
 from eqsynth.egraph.scope_rules.building import answers
-from eqsynth.egraph.tactics import contraction, derivation
+from eqsynth.egraph.tactics import contraction, derivation, ordering
 from eqsynth.egraph.tactics.common_factor import common_factor
 from eqsynth.egraph.tactics.paths import path
 from eqsynth.errors import LawError
@@ -303,7 +303,7 @@ def test_the_best_order_of_a_product() -> None:
         rest = [it_ for it_ in its if it_.slot > 0]
         order = {old: It(new, old.extent) for new, old in enumerate(rest, 1)}
         body = substitute(product(factors), lambda old: bare(order.get(old, old)))
-        return contraction.in_best_order(Scope((9,), tuple(o.extent for o in rest), body))
+        return ordering.in_best_order(Scope((9,), tuple(o.extent for o in rest), body))
 
     assert best(b, c, v) == 7 * 2 + 9 * 2
     # s has an iterator of its own: it is summed first, and then multiplies the smallest tensor.

@@ -17,7 +17,16 @@ from eqsynth.calculus.define import Define
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.same import Same
-from eqsynth.egraph.tactics import contraction, linear, maps, masks, merging, selection, splitting
+from eqsynth.egraph.tactics import (
+    contraction,
+    linear,
+    maps,
+    masks,
+    merging,
+    ordering,
+    selection,
+    splitting,
+)
 from eqsynth.egraph.tactics.common_factor import common_factor
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import (
@@ -148,7 +157,7 @@ def _is_of_rows(view: View, part: Scalar) -> bool:
 def _inlined(view: View, scope: Scope) -> Iterator[Scope]:
     """A product with its reads of products inlined, one more each time. The number is bounded,
     since views may lead back to what they view."""
-    for _ in range(contraction.MAX_ORDERED):
+    for _ in range(ordering.MAX_ORDERED):
         found = inlinable(view, scope)
         if found is None:
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eqsynth.calculus.same import Same
+from eqsynth.egraph.tactics.ordering import is_constant
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import (
     Num,
@@ -170,7 +171,7 @@ def _first_part(scope: Scope, p: _Placed, a: Read, placed: Sequence[_Placed]) ->
                 left = _rest(p.factors, a, _outside(scope, p, a)[1])
                 if isinstance(left, Num):
                     continue
-                if not part.larger or (_constant(left) and _constant(part.rest)):
+                if not part.larger or (is_constant(left) and is_constant(part.rest)):
                     return part
     return None
 
@@ -199,13 +200,6 @@ def _join(scope: Scope, p: _Placed, a: Read, rests: Sequence[Scalar]) -> Scope |
         product([a, inner]),
     )
     return joined if joined.type == scope.type else None
-
-
-def _constant(scalar: Scalar) -> bool:
-    return all(
-        isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant)
-        for f in factors_of(scalar)
-    )
 
 
 def _rest(factors: Sequence[Scalar], a: Scalar, outside: set[It]) -> Scalar:

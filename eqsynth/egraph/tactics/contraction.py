@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from eqsynth.calculus.close import Close, Part
-from eqsynth.calculus.conditions import is_product, support
+from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.same import Same
 from eqsynth.egraph.scope_rules.matching import zeros_outside
 from eqsynth.egraph.tactics.moving import termwise
+from eqsynth.egraph.tactics.ordering import FEWER, in_best_order, is_constant, points, work
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.splitting import read_terms
-from eqsynth.ir.index import Index, It
+from eqsynth.ir.index import It
 from eqsynth.ir.scalar import (
     Num,
     Read,
@@ -39,7 +40,6 @@ from eqsynth.ir.scalar import (
     total,
 )
 from eqsynth.ir.scopes import (
-    bare,
     reduction_iterators,
     traversal_iterators,
 )
@@ -50,11 +50,6 @@ MAX_FACTORS = 10
 # In a product of up to so many factors any shared iterator connects two factors; in a product of
 # more factors only a shared reduction iterator does.
 MAX_SHARING = 8
-# All orders of a product of up to so many factors are compared (3**6 splits).
-MAX_ORDERED = 6
-# Another order has to save this factor. With less, a bias beside an activation counts as a saving:
-# (x + bias) * h(x), contracted with weights, has one factor less in the term of the bias.
-FEWER = 2
 # So deep, sums of constants within sums are looked into.
 MAX_DEPTH = 3
 # More work than any product has.
@@ -105,7 +100,7 @@ def _splits(scope: Scope, factors: Sequence[Scalar]) -> Iterator[list[frozenset[
 
 def _box(part: Sequence[Scalar]) -> int:
     """The number of points over which the product of the factors in ``part`` is taken."""
-    return _points({it for f in part for it in iterators(f)})
+    return points({it for f in part for it in iterators(f)})
 
 
 def fold_constants(scope: Scope) -> Path | None:
@@ -127,26 +122,22 @@ def fold_constants(scope: Scope) -> Path | None:
 def _foldable(scope: Scope) -> list[Scalar] | None:
     """A constant factor, and the constant factors that have no iterators besides its own; None if
     there are none."""
-    constants = [f for f in factors_of(scope.body) if _constant(f)]
+    constants = [f for f in factors_of(scope.body) if is_constant(f)]
     for w in constants:
         small = [f for f in constants if f is not w and iterators(f) <= iterators(w)]
         if small and isinstance(w, Read):
             # A read beyond the end of w, or of elements of w that repeat, makes a larger product.
-            large = _points(iterators(w)) > w.tensor.type.size
+            large = points(iterators(w)) > w.tensor.type.size
             if not large or all(isinstance(f, Num) for f in small):
                 return [w, *small]
     return None
 
 
-def _constant(f: Scalar) -> bool:
-    return isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant)
-
-
 def _linked(f: Scalar, g: Scalar, reduced: set[It]) -> bool:
     if isinstance(f, Num) or isinstance(g, Num):
-        return _constant(f) and _constant(g)
+        return is_constant(f) and is_constant(g)
     shared = iterators(f) & iterators(g)
-    return bool(shared & reduced) or (bool(shared) and _constant(f) and _constant(g))
+    return bool(shared & reduced) or (bool(shared) and is_constant(f) and is_constant(g))
 
 
 def _connected(side: int, links: Sequence[Sequence[bool]]) -> bool:
@@ -251,7 +242,7 @@ def distribute(
         return min((in_best_order(other) for other in products if other.reduction), default=0)
 
     def is_less(part: Scalar, term: Scalar) -> bool:
-        if _work(part, diagonals) < whole or _is_constant(part) or (adds and of_rows(part)):
+        if work(part, diagonals) < whole or is_constant(part) or (adds and of_rows(part)):
             return True
         best = FEWER * least(open_(part))
         return best <= ordered or (linear and best < _NEVER and FEWER * best <= made(term))
@@ -261,7 +252,7 @@ def distribute(
         or a sum, too."""
         alone = Scope(scope.traversal, scope.reduction, part)
         ways = [alone, *open_(part)]
-        found = min(least(ways), *(_work(way.body, diagonals) for way in ways))
+        found = min(least(ways), *(work(way.body, diagonals) for way in ways))
         for each in apart(part) if depth and diagonals else ():
             found = min(found, sum(cost(one, depth - 1) for one in each))
         return found
@@ -320,61 +311,6 @@ def _size(term: Scope, number: Callable[[Tensor], float | None]) -> tuple[float,
     return size, None not in known and not term.reduction
 
 
-def in_best_order(scope: Scope, diagonals: bool = True) -> int:
-    """The number of points of a product's contractions of two factors each, in the best order.
-
-        sum_{j,r} b[i, r] * c[r, j] * x[j, d]    of 9 x 2 x 9 by 1    ->    18 + 18
-
-    A factor that alone has an iterator of the reduction is summed over it first. A product of more
-    than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors,
-    and what is computed of constants alone counts nothing, unless all factors are constant. With
-    ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``.
-    """
-    factors = [factor for factor in factors_of(scope.body) if not isinstance(factor, Num)]
-    used = [iterators(factor) for factor in factors]
-    for it, place in _deltas(scope) if diagonals else ():
-        used = [(own - {it}) | place if it in own else own for own in used]
-    if not 2 < len(used) <= MAX_ORDERED:
-        return min(math.prod(scope.extents), _points(set[It]().union(*used)))
-    reduced, everything = set(reduction_iterators(scope)), (1 << len(used)) - 1
-    constants = sum(1 << n for n, factor in enumerate(factors) if _constant(factor))
-    its = [
-        {it for n, own in enumerate(used) if side >> n & 1 for it in own}
-        for side in range(everything + 1)
-    ]
-    # What a side leaves to the rest: all of its iterators that aren't summed within it.
-    left = [own - (reduced - its[everything & ~side]) for side, own in enumerate(its)]
-    best = [0] * (everything + 1)
-    for side in range(1, everything + 1):
-        parts = [(one, side & ~one) for one in range(1, side) if one & side == one]
-        if not side & ~constants and constants != everything:
-            best[side] = 0
-        elif parts:
-            best[side] = min(best[a] + best[b] + _points(left[a] | left[b]) for a, b in parts)
-        elif left[side] != its[side]:
-            best[side] = _points(its[side])
-    return best[everything]
-
-
-def _deltas(scope: Scope) -> Iterator[tuple[It, set[It]]]:
-    """Yield the reduced iterators that have one value, where a factor isn't zero, and what that
-    value depends on: of ``sum_k one[k - i] * x[k]`` the iterator k, and i."""
-    gone: set[It] = set()
-    for factor in factors_of(scope.body):
-        for u, _ in zeros_outside(factor):
-            for it in reversed(reduction_iterators(scope)):
-                step = u.coefficient(it.slot)
-                place = {*(u - bare(it) * step).iterators()}
-                if abs(step) == 1 and it not in gone and not place & {*gone, it}:
-                    gone.add(it)
-                    yield it, place
-                    break
-
-
-def _points(its: Collection[It]) -> int:
-    return math.prod(it.extent for it in its)
-
-
 def _multiplied(body: Scalar) -> Scalar:
     """``a * (b + c)`` as ``a * b + a * c``."""
     factors = factors_of(body)
@@ -387,21 +323,3 @@ def _multiplied(body: Scalar) -> Scalar:
 
 def _is_monomial(term: Scalar) -> bool:
     return all(isinstance(factor, Read | Num) for factor in factors_of(term))
-
-
-def _is_constant(body: Scalar) -> bool:
-    return all(map(_constant, factors_of(body)))
-
-
-def _work(body: Scalar, diagonals: bool = True) -> int:
-    """The number of points in the smallest box outside of which a product is zero by its reads.
-
-    With ``diagonals``, of the points where two indices have to be equal, ``one[i % 4 - k % 4]``,
-    one in as many counts as either of them has values."""
-    bounds = [support(body, it) for it in iterators(body)]
-    points = math.prod(max(high - low, 0) for low, high in bounds)
-    for factor in factors_of(body) if diagonals else ():
-        for u, _ in zeros_outside(factor):
-            ranges = (Index(0, ((atom, 1),)).range() for atom, step in u.terms if abs(step) == 1)
-            points //= min((high - low + 1 for low, high in ranges), default=1)
-    return points

@@ -6,6 +6,7 @@ import math
 
 from eqsynth.calculus.conditions import is_view, vanishes_outside
 from eqsynth.calculus.inline import Inline
+from eqsynth.egraph.tactics.ordering import FEWER, in_best_order
 from eqsynth.egraph.tactics.paths import path
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import remembered
@@ -72,11 +73,30 @@ def _merge(outer: Scope, read: Read, inner: Scope, padded: bool) -> Scope | None
 def _is_product_with(outer: Scope, read: Read, inner: Scope) -> bool:
     """Whether ``outer`` stays a product when the sum ``inner`` is inlined.
 
-    ``read`` has to occur once: ``(sum_k f)^2`` would be a product of two sums.
+    A square of a sum is opened where that is less work (:func:`_is_less_squared`).
     """
-    return sum(factor == read for factor in factors_of(outer.body)) == 1 and all(
-        isinstance(factor, Read | Num) for factor in factors_of(inner.body)
-    )
+    times = sum(factor == read for factor in factors_of(outer.body))
+    if not all(isinstance(factor, Read | Num) for factor in factors_of(inner.body)):
+        return False
+    return times == 1 or (times == 2 and _is_less_squared(outer, read, inner))
+
+
+def _is_less_squared(outer: Scope, read: Read, inner: Scope) -> bool:
+    """Whether a product with the square of a sum is less work with both sums inlined.
+
+        sum_j s[i, j]^2 v[j]  ->  sum_{k,l} q[i, k] q[i, l] {sum_j k[j, k] k[j, l] v[j]}
+
+    s = q k', of more rows than the square of q's width. Both are counted in the best order, with
+    what makes s: ``sum_j s[i, j]^2`` of 512 x 512 by way of 16 is opened, and ``s^2`` never is.
+    """
+    kept = in_best_order(outer) + in_best_order(inner)
+    once = path(outer, Inline(read, inner))
+    # The iterators of the other factor may have other names now.
+    for left in reads(once.scope.body) if once else ():
+        if once and left.tensor == read.tensor:
+            twice = once.then(Inline(left, inner))
+            return twice is not None and FEWER * in_best_order(twice.scope) <= kept
+    return False
 
 
 def _keeps_its_box(read: Read, inner: Scope) -> bool:
