@@ -126,7 +126,8 @@ def meaning(tensor: Tensor, meanings: Mapping[Tensor, Tensor | Comprehension]) -
     if by is not None:
         return _copy(by)
     if isinstance(tensor, Op):
-        return embedded(tensor) if tensor.name == "Embedding" else defining_scope(tensor)
+        picks = tensor.name in ("Embedding", "Gather")
+        return embedded(tensor) if picks else defining_scope(tensor)
     return tensor if isinstance(tensor, Scope) else None
 
 

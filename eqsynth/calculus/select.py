@@ -1,16 +1,19 @@
 """Selecting: rows of a tensor, picked by data or by position, and elements of a constant tensor.
 
     embedding({L_{r,j} R_k f(r, j, k)}, ids)  =  L_{i,j} R_k f(ids[i], j, k)     ``embedded``
+    gather({L_{i,r,j} R_k f}, {L ids[i]}, 1)  =  L_{i,r,j} R_k f(i, ids[i], j, k)
     embedding(t, {L_i m(i)})                  =  L_{i,j} t[m(i), j]              ``embedded``
     L_x R_y f(t[p])                           =  L_x R_y f(c)                    ``number``, t all c
 
-``f(ids[i], …)`` reads ``embedding(a, ids)`` where f reads ``a[r, …]``. An id outside of the table
-is an error of the embedding on both sides. The other direction of the first two is ``match``.
+``f(ids[i], …)`` reads ``embedding(a, ids)`` where f reads ``a[r, …]``, and a gather where f reads
+``a[i, r, …]``. An id outside of the table is an error on both sides. The other direction of these
+three is ``match``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -33,7 +36,7 @@ from eqsynth.ir.scalar import (
 )
 from eqsynth.ir.scopes import bare, reduction_iterators, same_scope, scope_over
 from eqsynth.ir.tensor import Op, Scope, Tensor
-from eqsynth.ir.types import FLOATS, is_float
+from eqsynth.ir.types import FLOATS, Shape, is_float
 
 _require = partial(checking.require, law="select")
 
@@ -60,11 +63,13 @@ def rows(table: Tensor, ids: Tensor, axis: int = 0) -> Tensor:
 
 
 def embedded(op: Op) -> Scope | None:
-    """Return the scope that equals an embedding by places that are an index, or of a computed
-    table; None for other embeddings.
+    """Return the scope that equals an embedding by places that are an index, or a pick from a
+    computed table: an embedding, or a gather whose places are a view of all ids. None for others.
 
-    ``embedding(t, {L_i m(i)}) = L_{i,j} t[m(i), j]``, and
-    ``embedding({L_{r,j} R_k f(r, j, k)}, ids) = L_{i,j} R_k f(ids[i], j, k)``.
+    ``embedding(t, {L_i m(i)}) = L_{i,j} t[m(i), j]``;
+    ``embedding({L_{r,j} R_k f(r, j, k)}, ids) = L_{i,j} R_k f(ids[i], j, k)``;
+    ``gather({L_{i,r,j} R_k f(i, r, j, k)}, {L_{i,n,j} ids[i, n]}, 1)
+    = L_{i,n,j} R_k f(i, ids[i, n], j, k)``.
 
     Raises:
         LawError: ``range``: a place isn't in the table, where an embedding has no rows and a read
@@ -72,13 +77,34 @@ def embedded(op: Op) -> Scope | None:
             as long as the table, or none uses the row.
     """
     table, ids = op.args
+    if op.name == "Gather":
+        if not (isinstance(table, Scope) and isinstance(ids, Scope) and _shows_all(ids)):
+            return None
+        assert isinstance(ids.body, Read) and isinstance(op.attrs[0], int)
+        own = (*ids.traversal, *table.reduction)
+        return _picked(table, op.attrs[0], ids.body, ids.traversal,
+                       lambda it: Index.iterator(it.slot, own[it.slot]))  # fmt: skip
+    width = len(ids.shape)
+    its = [It(n, extent) for n, extent in enumerate((*ids.shape, *table.shape[1:]))]
     if isinstance(ids, Scope) and not ids.reduction and isinstance(ids.body, Value):
-        width = len(ids.traversal)
-        its = [It(n, extent) for n, extent in enumerate((*ids.traversal, *table.shape[1:]))]
         read = Read(table, (ids.body.index, *map(bare, its[width:])))
         _require(read.in_range(), condition="range", what="a place may be outside of the table")
         return scope_over(its, [], read)
-    return _gathered(table, ids) if isinstance(table, Scope) else None
+    if not isinstance(table, Scope):
+        return None
+    places = Read(ids, tuple(map(bare, its[:width])))
+    return _picked(table, 0, places, (*ids.shape, *table.traversal[1:]),
+                   lambda it: Index.iterator(it.slot + width - 1, it.extent))  # fmt: skip
+
+
+def _shows_all(ids: Scope) -> bool:
+    """Whether a scope is a view of a whole tensor, ``L_{i,n,j} ids[i, n]``: each index is an
+    iterator of its own, or 0."""
+    if ids.reduction or not isinstance(ids.body, Read) or not ids.body.in_range():
+        return False
+    own = [index.bare() for index in ids.body.index if index != Index(0)]
+    size = math.prod(it.extent for it in own if it is not None)
+    return None not in own and len({*own}) == len(own) and size == ids.body.tensor.type.size
 
 
 def number(scope: Scope, given: Numbers) -> Scope:
@@ -137,29 +163,48 @@ _WHOLE: Final = {
 """dtype -> the range of integers that both the dtype and a Python float hold exactly."""
 
 
-def _gathered(table: Scope, ids: Tensor) -> Scope:
-    """Return ``L_{i,j} R_k f(ids[i], j, k)`` for a table ``L_{r,j} R_k f(r, j, k)``."""
-    row, width = It(0, table.traversal[0]), len(ids.shape)
+def _picked(
+    table: Scope, axis: int, places: Read, shape: Shape, image: Callable[[It], Index]
+) -> Scope:
+    """Return ``L_x R_k f(x, k)`` for a table ``L_z R_k f(z, k)``, with what ``places`` reads in the
+    place of the table's axis, and ``image`` of the other iterators in theirs."""
+    row = It(axis, table.traversal[axis])
     using = {leaf for leaf in leaves(table.body) if row in iterators(leaf)}
     axes = {leaf: _row_axis(leaf, row) for leaf in using}
     _require(bool(using) and None not in axes.values(), condition="rows",
              what="the row isn't read along an axis of its own")  # fmt: skip
 
-    def image(it: It) -> Index:
-        return Index.iterator(it.slot + width - 1, it.extent)
-
     def at_ids(leaf: Scalar) -> Scalar:
-        axis = axes.get(leaf)
-        if axis is None or not isinstance(leaf, Read):  # a leaf with an axis is a read
+        along = axes.get(leaf)
+        if along is None or not isinstance(leaf, Read):  # a leaf with an axis is a read
             return substitute(leaf, image)
-        rest = [index.substitute(image) for n, index in enumerate(leaf.index) if n != axis]
-        at = [Index.iterator(n, extent) for n, extent in enumerate(ids.shape)]
-        return Read(rows(leaf.tensor, ids, axis), (*at, *rest), leaf.fill)
+        rest = [index.substitute(image) for n, index in enumerate(leaf.index) if n != along]
+        beside = {it for index in rest for it in index.iterators()}
+        if beside & iterators(places):
+            return _gathered(leaf, along, places, rest)
+        return Read(rows(leaf.tensor, places.tensor, along), (*places.index, *rest), leaf.fill)
 
-    extents = (*ids.shape, *table.traversal[1:], *table.reduction)
-    its = [It(n, extent) for n, extent in enumerate(extents)]
-    kept = len(extents) - len(table.reduction)
+    its = [It(n, extent) for n, extent in enumerate((*shape, *table.reduction))]
+    kept = len(shape)
     return scope_over(its[:kept], its[kept:], rewrite_leaves(table.body, at_ids), table.reducer)
+
+
+def _gathered(leaf: Read, along: int, places: Read, rest: Sequence[Index]) -> Read:
+    """Return ``gather(a, {L_{i,j} ids[i]}, 1)[i, j]`` for a leaf ``a[i, r]`` and places ``ids[i]``:
+    each iterator of the places indexes an axis of the leaf by itself, or one is left for the axis
+    of the row."""
+    index, shape = [*rest], list(leaf.tensor.shape)
+    index.insert(along, Index(0))
+    bare_ = {n: it for n in range(len(shape)) if n != along and (it := index[n].bare()) is not None}
+    axes = {it: n for n, it in bare_.items() if it.extent == shape[n]}
+    left = [it for it in iterators(places) if it not in axes]
+    _require(len(left) < 2, condition="rows", what="ids of several axes for each row")
+    shape[along] = left[0].extent if left else 1
+    if left:
+        axes[left[0]], index[along] = along, bare(left[0])
+    ids = substitute(places, lambda it: Index.iterator(axes[it], it.extent))
+    own = Scope(tuple(shape), (), ids)
+    return Read(Op("Gather", (leaf.tensor, own), (along,)), tuple(index), leaf.fill)
 
 
 def _row_axis(leaf: Scalar, row: It) -> int | None:

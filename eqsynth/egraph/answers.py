@@ -162,7 +162,8 @@ def asked(law: str, row: Sequence[Any]) -> Tensor:
     """Return the term that a request is about."""
     about = _about(law)
     if about == "rows":
-        return Op("Embedding", tuple(row[1:]))
+        _, table, ids, *axis = row
+        return Op("Gather" if axis else "Embedding", (table, ids), tuple(axis))
     if about == "class":
         whole: Tensor = row[0]
         return whole

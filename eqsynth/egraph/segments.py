@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from eqsynth.calculus.conditions import is_view
 from eqsynth.egraph.cutting import MOST_TERMS, cuts
 from eqsynth.egraph.graph import EGraph
 from eqsynth.ir.program import Program
@@ -28,6 +29,7 @@ from eqsynth.ir.tensor import (
     Input,
     Op,
     Region,
+    Scope,
     Tensor,
     Weight,
     args_of,
@@ -190,10 +192,26 @@ def _parts(
             whole, table = tables[member.args[0]]
             if member.name == "Slice" and member.args[0] == whole:
                 yield other, whole, Op("Slice", (table,), member.attrs)
-            elif member.name == "Embedding" and member.args[1] in free:
-                ids = member.args[1]
-                assert isinstance(ids, ClassRef)
-                yield other, whole, Op("Embedding", (table, free[ids]), member.attrs)
+            elif member.name in ("Embedding", "Gather"):
+                ids = _view_of_free(graph, member.args[1], free)
+                if ids is not None:
+                    yield other, whole, Op(member.name, (table, ids), member.attrs)
+
+
+def _view_of_free(
+    graph: EGraph, ids: Tensor, free: Mapping[ClassRef, Tensor]
+) -> Tensor | None:
+    """Return a term of the program for an e-class that is a term of ``free`` or a view of one, as
+    the ids of a gather are repeated along the axes that the gather keeps; or None."""
+    assert isinstance(ids, ClassRef)
+    if ids in free:
+        return free[ids]
+    for member in graph.classes[ids]:
+        if isinstance(member, Scope) and is_view(member):
+            (base,) = args_of(member)
+            if isinstance(base, ClassRef) and base in free:
+                return over(member, {base: free[base]})
+    return None
 
 
 def _reached(

@@ -42,6 +42,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "fold-constants": ("close",),
     "fold-terms": ("close", "inline"),
     "gather-rows": ("define",),
+    "gather-along": ("define",),
     "identity-view": ("match",),
     "invariants": ("same",),
     "iterator-merge": ("match",),

@@ -418,7 +418,23 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
     e, table, ids = row
     if view.eclass(e) in view.instantiated:
         return []
-    found: list[Path] = []
+    return _picks(view, Op("Embedding", (table, ids)), [ids])
+
+
+def gather_along(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    e, table, ids, axis = row
+    if view.eclass(e) in view.instantiated:
+        return []
+    shown = [inner for inner in maps_of(view, ids) if merging.is_broadcast(inner)]
+    # The view of the smallest tensor: of L_{i,j} ids[i], and not of itself.
+    shown.sort(key=lambda inner: next(reads(inner.body)).tensor.type.size)
+    return _picks(view, Op("Gather", (table, ids), (axis,)), shown[:1])
+
+
+def _picks(view: View, picked: Op, places: Sequence[Tensor]) -> list[Path]:
+    """The scopes of a pick from a computed table, by each scope that computes the table."""
+    table, found = picked.args[0], list[Path]()
+    assert isinstance(table, ClassRef)
     computed = [
         inner
         for inner in view.scopes(table)
@@ -426,9 +442,9 @@ def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
         and canonical(inner) == inner
         and all(read.tensor != table for read in reads(inner.body))
     ]
-    for inner in (*products_of(view, table), *computed):
-        of_rows = Op("Embedding", (inner, ids))
-        found += some(path(Op("Embedding", (table, ids)), Define(of_rows)))
+    for at in places:
+        for inner in (*products_of(view, table), *computed):
+            found += some(path(picked, Define(Op(picked.name, (inner, at), picked.attrs))))
     if not found:
         raise Later
     return found

@@ -342,6 +342,7 @@ LAWS: Final[dict[str, Entry]] = {
     "read-constants": Entry(algebra.read_constants, means=True),
     "derived-constants": Entry(algebra.derived_constants, means=True),
     "gather-rows": Entry(algebra.gather_rows, about="rows", again=True),
+    "gather-along": Entry(algebra.gather_along, about="rows", again=True),
     "rows-by-place": Entry(algebra.rows_by_place, about="rows", means=True, again=True),
     "ungather-rows": Entry(algebra.ungather_rows, again=True),
     "part": Entry(algebra.part, again=True),

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr, cast, make
 from eqsynth.frontend.ops import pointwise
 from eqsynth.frontend.ops.creation import iota
-from eqsynth.frontend.ops.positions import at_positions
-from eqsynth.frontend.ops.views import axis_of, flatten, movedim, permute, reshape
+from eqsynth.frontend.ops.positions import at_positions, counted_axes
+from eqsynth.frontend.ops.views import axis_of, expand, flatten, movedim, permute, reshape
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.ir.types import INTEGERS
 
@@ -102,7 +104,8 @@ def _rows(input: Expr, dim: int, index: Expr) -> Expr:
 def at_indices(input: Expr, indices: Mapping[int, Expr]) -> Expr:
     """``x[i, j]`` in torch: read several axes at index tensors.
 
-        x[i, j]   ->   the rows of x, its first two axes flattened, at i * n + j
+        x[arange(b), i]   ->   gather(x, 1, i[:, None, None].expand(b, 1, d)), of x (b, n, d)
+        x[i, j]           ->   the rows of x, its first two axes flattened, at i * n + j
 
     An index that is out of range must be an error when the program runs. With n = 4, the position
     (0, 5) is out of range, but 0 * 4 + 5 is a row of the flattened tensor. Therefore all index
@@ -116,6 +119,9 @@ def at_indices(input: Expr, indices: Mapping[int, Expr]) -> Expr:
     known = at_positions(input, {axis: _positions(index) for axis, index in indices.items()})
     if known is not None:
         return known
+    gathered = _beside_counts(input, indices)
+    if gathered is not None:
+        return gathered
     axes = sorted(indices, key=lambda axis: _is_within(indices[axis].tensor, input.shape[axis]))
     open_ = [axis for axis in axes if not _is_within(indices[axis].tensor, input.shape[axis])]
     if len(open_) > 1:
@@ -142,6 +148,44 @@ def at_indices(input: Expr, indices: Mapping[int, Expr]) -> Expr:
     order = list(range(rows.ndim, taken.ndim))
     order[before:before] = range(rows.ndim)
     return permute(taken, order)
+
+
+def _beside_counts(input: Expr, indices: Mapping[int, Expr]) -> Expr | None:
+    """``x[arange(b), i]``: one index tensor is data, and each other one counts along an axis of its
+    own; a gather keeps their axes apart, so that what it picks from needs no other order of axes.
+    None for other index tensors."""
+    shape = np.broadcast_shapes(*(index.shape for index in indices.values()))
+    counted: dict[int, int] = {}  # axis of the input -> axis of the indices
+    for axis, index in indices.items():
+        places = counted_axes(index.tensor, shape, input.shape[axis])
+        for place in places:
+            if place not in counted.values():
+                counted[axis] = place
+                break
+    data = [axis for axis in indices if axis not in counted]
+    if len(data) != 1 or not counted or 0 in shape:
+        return None
+    (axis,) = data
+    free = [place for place in range(len(shape)) if place not in counted.values()]
+    # What each axis of the input becomes: axes of the indices (True), or itself (False).
+    axes = [
+        [(False, a)] if a not in indices
+        else [(True, place) for place in (free if a == axis else [counted[a]])]
+        for a in range(input.ndim)
+    ]  # fmt: skip
+    now = [one for part in axes for one in part]
+    size = [math.prod(shape[n] if of_indices else input.shape[n] for of_indices, n in part)
+            for part in axes]  # fmt: skip
+    at = expand(_from_front(indices[axis], input.shape[axis]), shape)
+    at = permute(at, [n for of_indices, n in now if of_indices])
+    at = reshape(at, [n if a in indices else 1 for a, n in enumerate(size)])
+    taken = gather(input, axis, expand(at, size))
+    taken = reshape(taken, [shape[n] if of_indices else input.shape[n] for of_indices, n in now])
+    first, last = min(indices), max(indices)
+    before = first if last - first == len(indices) - 1 else 0
+    rest = [one for one in now if not one[0]]
+    wanted = [*rest[:before], *((True, n) for n in range(len(shape))), *rest[before:]]
+    return permute(taken, [now.index(one) for one in wanted])
 
 
 def _is_within(index: Tensor, extent: int) -> bool:

@@ -87,6 +87,19 @@ def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None
     return index
 
 
+def counted_axes(term: Tensor, shape: Shape, extent: int) -> list[int]:
+    """The axes of ``shape`` along which an integer term counts 0, 1, … ``extent - 1``, as
+    ``arange(b)`` does; the term broadcasts to ``shape`` and is the same along all other axes."""
+    axes = [axis for axis, size in enumerate(shape) if size == extent]
+    value = known_value(term) if axes else None
+    if value is None:
+        return []
+    whole = np.broadcast_to(value, shape)
+    lines = (np.arange(extent).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+             for axis in axes)  # fmt: skip
+    return [a for a, line in zip(axes, lines, strict=True) if (whole == line).all()]
+
+
 def known_value(term: Tensor) -> Any:
     """The value of a term that reads no tensor, as an array; None if the term reads one, or if a
     part of it is too large."""
