@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from eqsynth.calculus import conditions
-from eqsynth.calculus.define import Define
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.same import Same
@@ -412,68 +411,6 @@ def _with_numbers(view: View, scope: Scope) -> Iterable[Path]:
     if known is None and any(read.tensor.constant for read in reads(scope.body)):
         raise Later  # a constant that is computed may still turn out to be one number
     return some(known)
-
-
-def gather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    e, table, ids = row
-    if view.eclass(e) in view.instantiated:
-        return []
-    return _picks(view, Op("Embedding", (table, ids)), [ids])
-
-
-def gather_along(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    e, table, ids, axis = row
-    if view.eclass(e) in view.instantiated:
-        return []
-    shown = [inner for inner in maps_of(view, ids) if merging.is_broadcast(inner)]
-    # The view of the smallest tensor: of L_{i,j} ids[i], and not of itself.
-    shown.sort(key=lambda inner: next(reads(inner.body)).tensor.type.size)
-    return _picks(view, Op("Gather", (table, ids), (axis,)), shown[:1])
-
-
-def _picks(view: View, picked: Op, places: Sequence[Tensor]) -> list[Path]:
-    """The scopes of a pick from a computed table, by each scope that computes the table."""
-    table, found = picked.args[0], list[Path]()
-    assert isinstance(table, ClassRef)
-    computed = [
-        inner
-        for inner in view.scopes(table)
-        if not conditions.is_product(inner)
-        and canonical(inner) == inner
-        and all(read.tensor != table for read in reads(inner.body))
-    ]
-    for at in places:
-        for inner in (*products_of(view, table), *computed):
-            found += some(path(picked, Define(Op(picked.name, (inner, at), picked.attrs))))
-    if not found:
-        raise Later
-    return found
-
-
-def rows_by_place(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    e, table, ids = row
-    if view.eclass(e) in view.instantiated:
-        return []
-    for inner in maps_of(view, ids):
-        by_place = Op("Embedding", (table, inner))
-        read = path(Op("Embedding", (table, ids)), Define(by_place))
-        if read is not None:
-            return [read]
-    raise Later
-
-
-def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    # Also of derived scopes: of ``cat(rows, x) @ w`` the part with the rows is one.
-    if (scope := settled(view, row)) is None:
-        raise Later
-    for read in factors_of(scope.body):
-        if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
-            for op in view.operators(read.tensor):
-                if op.name == "Embedding" and read.tensor not in op.args:
-                    looked_up = selection.ungather_rows(scope, read, op)
-                    if looked_up is not None:
-                        return [looked_up]
-    raise Later
 
 
 def extremum(view: View, row: Sequence[Any]) -> Iterable[Path]:
