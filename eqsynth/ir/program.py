@@ -6,10 +6,11 @@ hashable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from eqsynth.ir.tensor import Input, Op, Region, Tensor, Weight, topological
+from eqsynth.ir.scalar import Read
+from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, topological
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
     """The arguments of ``members`` that select rows of an embedding's table or elements of a
     gather's tensor, and how many rows or elements they can select from.
 
-    ``embedding(table, ids)`` with 10 rows gives ``{ids: 10}``. An id outside of [0, 10) is an
-    error, as in torch, so test data must stay in this range."""
+    ``embedding(table, ids)`` with 10 rows gives ``{ids: 10}``, and so does an embedding by a view
+    of ids. An id outside of [0, 10) is an error, as in torch, so test data must stay in this
+    range."""
     bounds: dict[Tensor, int] = {}
     for term in members:
         if isinstance(term, Region):
@@ -50,5 +52,18 @@ def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
             source, index = term.args
             axis = term.attrs[0] if term.name == "Gather" else 0
             assert isinstance(axis, int)
-            bounds[index] = min(source.shape[axis], bounds.get(index, source.shape[axis]))
+            for shown in _shown(index):
+                bounds[shown] = min(source.shape[axis], bounds.get(shown, source.shape[axis]))
     return bounds
+
+
+def _shown(term: Tensor) -> Iterator[Tensor]:
+    """Yield the tensor, and the tensors that it is a view of."""
+    yield term
+    views: Sequence[Tensor] = ()
+    if isinstance(term, Op) and term.row.kind == "view":
+        views = term.args
+    elif isinstance(term, Scope) and not term.reduction and isinstance(term.body, Read):
+        views = (term.body.tensor,)
+    for viewed in views:
+        yield from _shown(viewed)

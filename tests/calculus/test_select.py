@@ -29,7 +29,7 @@ from eqsynth.ir.scalar import (
     total,
 )
 from eqsynth.ir.scopes import scope_over
-from eqsynth.ir.tensor import Op, Scope, Tensor
+from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.testing.algebra_samples import looked_up, of_constant
 from eqsynth.testing.choices import chance
 from eqsynth.testing.families import FAMILIES
@@ -39,6 +39,8 @@ from tests import terms
 from tests.calculus.proposals import assert_one_value, never_wrong
 from tests.terms import it
 from tests.turns import by_turns
+
+IDS = terms.leaf("ids", 2, dtype="int64")
 
 # ---- rows by data -------------------------------------------------------------------------------
 
@@ -80,6 +82,85 @@ def test_whatever_is_gathered_is_equal(turn: int) -> None:
     never_wrong(law, data, (table,), given_back=60, refused=("rows",), left=embedding, turn=turn)
 
 
+def grid(world: World) -> Scope:
+    """A random table ``L_{i,r,j} R_k f(i, r, j, k)``, each read at some of the iterators."""
+    pick = world.choices.pick
+    its = iterators((pick((3, 2, 1)), pick((4, 3, 2)), pick((1, 2)), pick((1, 2))))
+    parts: list[Scalar] = []
+    for name in "abc"[: pick((1, 2, 2, 3))]:
+        axes = [it for it in its if chance(world.choices, 2)]
+        if chance(world.choices, 2):
+            axes.reverse()
+        far = chance(world.choices, 12)
+        tensor = leaf(world, [it.extent + far for it in axes], name)
+        parts.append(Read(tensor, tuple(map(at, axes)), pick((0.0, 0.0, 1.0))))
+    body = product(parts) if chance(world.choices, 2) else Call("exp", (Sum((*parts, Num(1))),))
+    *outer, inner = (it.extent for it in its)
+    return made_scope(outer, (inner,), body, pick(("sum", "sum", "max")))
+
+
+def along(world: World, scope: Scope) -> Op:
+    """A gather along any axis of the scope, by ids that are read at some of the axes; some gathers
+    are smaller than the scope along another axis, and some don't show all ids."""
+    pick = world.choices.pick
+    axis, other = pick(range(3)), pick(range(3))
+    shape = list(scope.traversal)
+    shape[axis] = pick((1, 2, 3))
+    if axis != other and chance(world.choices, 3):
+        shape[other] = 1
+    own = [i for i in iterators(shape) if chance(world.choices, 2)]
+    if chance(world.choices, 2):
+        own.reverse()
+    far = chance(world.choices, 8)
+    ids = leaf(world, [i.extent + far for i in own], "ids", "int64")
+    places = Scope(tuple(shape), (), Read(ids, tuple(map(at, own))))
+    return Op("Gather", (scope, places), (axis,))
+
+
+@by_turns
+def test_whatever_is_picked_along_an_axis_is_equal(turn: int) -> None:
+    def law(_scope: Scope, picked: Op) -> Scope:
+        return define(picked, Define(picked))
+
+    refused = ("rows", "operator")
+    never_wrong(
+        law, along, (grid,), given_back=60, refused=refused, left=lambda _, op: op, turn=turn
+    )
+
+
+def picked(table: Tensor, ids: Tensor, axis: int) -> Op:
+    return Op("Gather", (table, ids), (axis,))
+
+
+def test_a_pick_beside_an_axis_stays_a_gather() -> None:
+    """``{L_{i,r,j} a[i, r, j] * b[r]}`` at ``ids[i]`` reads a gather of a, and rows of b."""
+    a, b = terms.leaf("a", 2, 4, 3), terms.leaf("b", 4)
+    body = Prod((Read(a, (it(0, 2), it(1, 4), it(2, 3))), Read(b, (it(1, 4),))))
+    ids = Scope((2, 1, 3), (), Read(IDS, (it(0, 2),)))
+    whole = picked(Scope((2, 4, 3), (), body), ids, 1)
+    found = define(whole, Define(whole))
+    names = {t.name: t.shape for t in topological([found]) if isinstance(t, Op)}
+    assert names["Gather"] == (2, 1, 3) and names["Embedding"][0] == 2
+    assert_one_value(whole, found)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        terms.leaf("all", 2, 1, 3, dtype="int64"),
+        Scope((2, 1, 3), (), Read(IDS, (it(0, 2) - 1,))),
+        Scope((2, 1, 3), (), Read(terms.leaf("more", 3, dtype="int64"), (it(0, 2),))),
+        Scope((2, 1, 3), (), Value(it(0, 2))),
+    ],
+)
+def test_ids_that_are_no_view_of_all_are_refused(ids: Tensor) -> None:
+    """Of ids that aren't shown an error would be missed, or be raised for nothing."""
+    whole = picked(Scope((2, 4, 3), (), Read(terms.leaf("b", 4), (it(1, 4),))), ids, 1)
+    with pytest.raises(LawError) as refused:
+        define(whole, Define(whole))
+    assert refused.value.condition == "operator"
+
+
 def propose(world: World, scope: Scope) -> Match:
     """Propose the looked-up table times all or some of the other factors, read at the right place
     or at random indices."""
@@ -112,7 +193,6 @@ def test_whatever_is_looked_up_instead_is_equal(turn: int) -> None:
     never_wrong(law, propose, (looked_up,), given_back=15, refused=refused, turn=turn)
 
 
-IDS = terms.leaf("ids", 2, dtype="int64")
 R, J, K = it(0, 4), it(1, 2), it(2, 3)
 
 
