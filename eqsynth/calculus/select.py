@@ -78,11 +78,12 @@ def embedded(op: Op) -> Scope | None:
     """
     table, ids = op.args
     if op.name == "Gather":
-        if not (isinstance(table, Scope) and isinstance(ids, Scope) and _shows_all(ids)):
+        shown = _places(ids)
+        if not isinstance(table, Scope) or shown is None:
             return None
-        assert isinstance(ids.body, Read) and isinstance(op.attrs[0], int)
-        own = (*ids.traversal, *table.reduction)
-        return _picked(table, op.attrs[0], ids.body, ids.traversal,
+        own, (axis,) = (*op.shape, *table.reduction), op.attrs
+        assert isinstance(axis, int)
+        return _picked(table, axis, shown, op.shape,
                        lambda it: Index.iterator(it.slot, own[it.slot]))  # fmt: skip
     width = len(ids.shape)
     its = [It(n, extent) for n, extent in enumerate((*ids.shape, *table.shape[1:]))]
@@ -97,14 +98,18 @@ def embedded(op: Op) -> Scope | None:
                    lambda it: Index.iterator(it.slot + width - 1, it.extent))  # fmt: skip
 
 
-def _shows_all(ids: Scope) -> bool:
-    """Whether a scope is a view of a whole tensor, ``L_{i,n,j} ids[i, n]``: each index is an
-    iterator of its own, or 0."""
+def _places(ids: Tensor) -> Read | None:
+    """Return what a view of a whole tensor reads, ``ids[i, n]`` of ``L_{i,n,j} ids[i, n]``, where
+    each index is an iterator of its own, or 0; None for other scopes. A tensor that is no scope is
+    read at its own iterators."""
+    if not isinstance(ids, Scope):
+        return Read(ids, tuple(Index.iterator(n, extent) for n, extent in enumerate(ids.shape)))
     if ids.reduction or not isinstance(ids.body, Read) or not ids.body.in_range():
-        return False
+        return None
     own = [index.bare() for index in ids.body.index if index != Index(0)]
     size = math.prod(it.extent for it in own if it is not None)
-    return None not in own and len({*own}) == len(own) and size == ids.body.tensor.type.size
+    whole = None not in own and len({*own}) == len(own) and size == ids.body.tensor.type.size
+    return ids.body if whole else None
 
 
 def number(scope: Scope, given: Numbers) -> Scope:

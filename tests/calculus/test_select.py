@@ -113,6 +113,8 @@ def along(world: World, scope: Scope) -> Op:
         own.reverse()
     far = chance(world.choices, 8)
     ids = leaf(world, [i.extent + far for i in own], "ids", "int64")
+    if chance(world.choices, 8):
+        return Op("Gather", (scope, leaf(world, shape, "ids", "int64")), (axis,))
     places = Scope(tuple(shape), (), Read(ids, tuple(map(at, own))))
     return Op("Gather", (scope, places), (axis,))
 
@@ -147,9 +149,11 @@ def test_a_pick_beside_an_axis_stays_a_gather() -> None:
 @pytest.mark.parametrize(
     "ids",
     [
-        terms.leaf("all", 2, 1, 3, dtype="int64"),
+        Scope((2, 1, 3), (2,), Read(IDS, (it(0, 2),)), "max"),
         Scope((2, 1, 3), (), Read(IDS, (it(0, 2) - 1,))),
         Scope((2, 1, 3), (), Read(terms.leaf("more", 3, dtype="int64"), (it(0, 2),))),
+        Scope((2, 1, 3), (), Read(terms.leaf("two", 2, 2, dtype="int64"), (it(0, 2), it(0, 2)))),
+        Scope((2, 1, 3), (), Read(terms.leaf("turned", 2, 3, dtype="int64"), (it(2, 3), it(0, 2)))),
         Scope((2, 1, 3), (), Value(it(0, 2))),
     ],
 )

@@ -46,6 +46,13 @@ def masked_columns() -> Tensor:
     return op("Matmul", leaf("v", 3, 8), op("Where", mask, product, ZERO))
 
 
+def picked_along() -> Tensor:
+    """One row of each of two batches of a product, picked by ids."""
+    ids = op("Reshape", leaf("ids", 2, dtype="int64"), attrs=((2, 1, 1),))
+    product = op("Matmul", leaf("x", 2, 8, 3), weight("w", 3, 4))
+    return op("Gather", product, op("Expand", ids, attrs=((2, 1, 4),)), attrs=(1,))
+
+
 def unless() -> Tensor:
     """x unless a condition holds, and else y."""
     condition = op("LogicalNot", leaf("c", 4, 3, dtype="bool"))

@@ -39,6 +39,7 @@ FIRES: dict[str, str] = {
     "filled-product": "mask-of-other-rows",
     "masked-columns": "mask-of-columns",
     "unless": "not-chosen",
+    "picked-along": "gather-along",
     "looked-up-rows": "identity-view gather-rows ungather-rows",
     "rows-in-reverse": "number-of-range rows-by-place",
     "reversed-rows": "reverse-definition",

@@ -29,6 +29,7 @@ from tests.egraph.choices import (
     filled_rows,
     masked_columns,
     masked_rows,
+    picked_along,
     unless,
 )
 from tests.shared import once
@@ -650,6 +651,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "filled-product": filled_product,
     "masked-columns": masked_columns,
     "unless": unless,
+    "picked-along": picked_along,
     "rows-in-reverse": rows_in_reverse,
     "reversed-rows": lambda: op("Matmul", op("Reverse", leaf("x", 4, 3), attrs=((0,),)),
         weight("w", 3, 2)),

@@ -5,6 +5,7 @@ be lost.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, seed, settings
@@ -185,6 +186,32 @@ def test_sums_are_merged_into_sums_only_once() -> None:
     merged = merge(Scope((), (4,), Prod((read, BIAS))), read, inner)
     assert merged is not None
     assert_equal(Scope((), (4,), Prod((read, BIAS))), merged)
+
+
+def test_a_square_of_a_sum_is_merged_where_that_is_less_work() -> None:
+    """``sum_j s[i, j]^2 v[j]`` of s = q k', whose square alone is never opened."""
+
+    def outer(rows: int, columns: int) -> tuple[Scope, Read, Scope]:
+        i, j = it(0, rows), it(1, rows)
+        q = x(i, it(2, columns), shape=(rows, columns), name="q")
+        k = x(j, it(2, columns), shape=(rows, columns), name="k")
+        scores = Scope((rows, rows), (columns,), Prod((q, k)))
+        read = Read(scores, (i, j))
+        v = x(j, shape=(rows,), name="v")
+        return Scope((rows,), (rows,), Prod((read, read, v))), read, scores
+
+    given = outer(20, 2)
+    once = merge(*given)
+    assert once is not None and len(once.reduction) == 2
+    (left,) = (read for read in reads(once.body) if read.tensor == given[2])
+    twice = merge(once, left, given[2])
+    assert twice is not None and len(twice.reduction) == 3
+    for answer in (once, twice):
+        assert_equal(given[0], answer)
+    assert merge(*outer(20, 8)) is None
+    whole, read, scores = given
+    assert merge(Scope((20, 20), (), Prod((read, read))), read, scores) is None
+    assert merge(replace(whole, body=Prod((read, read, read))), read, scores) is None
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool"])

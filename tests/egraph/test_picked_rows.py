@@ -44,9 +44,46 @@ def rows_of_each() -> Tensor:
     return op("Embedding", rows, IDS)
 
 
+def along(table: Tensor, count: int = 1) -> Tensor:
+    """Of each of two batches of rows, those that ids pick."""
+    ids = leaf("at", 2, count, dtype="int64")
+    shape = (2, count, table.shape[2])
+    places = op("Expand", op("Reshape", ids, attrs=((2, count, 1),)), attrs=(shape,))
+    return op("Gather", table, places, attrs=(1,))
+
+
+def softmax_along() -> Tensor:
+    """With a bias of each row of a batch."""
+    product = op("Matmul", leaf("x", 2, 40, 3), leaf("y", 3, 4))
+    scores = op("Add", product, weight("b", 40, 4))
+    return along(op("Softmax", scores, attrs=(2,)))
+
+
+def norm_along() -> Tensor:
+    layer = op("Matmul", leaf("x", 2, 40, 3), weight("w", 3, 4))
+    return along(op("LayerNorm", layer, weight("g", 4), weight("h", 4), attrs=(1, 1e-5)), 2)
+
+
+def attention_along() -> Tensor:
+    """One row of queries, with all keys and values."""
+    q, k, v = leaf("q", 2, 40, 3), leaf("k", 2, 40, 3), leaf("v", 2, 40, 3)
+    scores = op("Matmul", q, op("Permute", k, attrs=((0, 2, 1),)))
+    return along(op("Matmul", op("Softmax", scores, attrs=(2,)), v))
+
+
+def labels() -> Tensor:
+    """One of forty scores of each row."""
+    scores = op("Matmul", leaf("x", 5, 8), leaf("w", 8, 40))
+    return op("Gather", scores, leaf("label", 5, 1, dtype="int64"), attrs=(1,))
+
+
 @pytest.mark.parametrize(
     ("program", "least"),
     [
+        (softmax_along, 2 * 2 * 4 * 3),
+        (norm_along, 2 * 4 * 4 * 3),
+        (attention_along, 2 * 2 * 2 * 40 * 3),
+        (labels, 2 * 5 * 8),
         (softmax_rows, 2 * 4 * 2 * 3),  # the product; the rest are a few operations an element
         (norm_rows, 2 * 4 * 2 * 3),
         (rows_of_each, 2 * 2 * 4 * 2 * 3),
@@ -119,6 +156,9 @@ def test_a_large_segment_is_not_asked_for_rows(monkeypatch: pytest.MonkeyPatch) 
         (lambda x, ids: x[ids], (40, 8)),
         (lambda x, ids: x[:, ids], (1, 40, 8)),
         (lambda x, ids: x[torch.arange(1), ids.argmax()[None]], (1, 40, 8)),
+        (lambda x, ids: x[torch.arange(3), ids], (3, 40, 8)),
+        (lambda x, ids: x[torch.arange(2)[:, None], ids], (2, 40, 8)),
+        (lambda x, ids: x.gather(1, (ids % 40)[:, None, None].expand(3, 1, 8)), (3, 40, 8)),
     ],
 )
 def test_other_ids_pick_other_rows(

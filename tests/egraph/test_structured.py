@@ -136,6 +136,12 @@ def recurrence(steps: int) -> Tensor:
     return op("Matmul", h, c)
 
 
+def squared(rows: int) -> Tensor:
+    """The square of ``q @ k``, of two columns of q."""
+    scores = op("Matmul", leaf("q", rows, 2), leaf("k", 2, rows))
+    return op("Mul", scores, scores)
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     # x @ (w1 + w2)
     "twice": (lambda: product_of(X, X), 2 * M * N * P),
@@ -214,6 +220,18 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "second-differences": (SMALL["second-differences"], 36),
     # a @ (a @ x) + a @ x
     "polynomial-of-a-matrix": (polynomial_of_a_matrix, 2 * 2 * 81 + 9),
+    # sum((q' q) * (k k')): 2 x 2 matrices
+    "squared-product": (
+        lambda: op("ReduceSum", squared(24), attrs=((0, 1), 0)), 2 * 4 * 24 * 2 + 2 * 4
+    ),
+    # the four products of two columns of q, by {k' k' v} of each
+    "polynomial-attention": (
+        lambda: op("Matmul", squared(24), leaf("v", 24, 3)), 2 * 24 * 4 + 2 * 2 * 24 * 4 * 3
+    ),
+    # of few rows the square stays
+    "squares-of-a-few": (
+        lambda: op("Matmul", squared(3), leaf("v", 3, 3)), 2 * 9 * 2 + 9 + 2 * 27
+    ),
     # x @ (x' @ y) / 2 + |x[i]|^2 * y[i, j]
     "pairs-with-a-diagonal": (
         lambda: pairs(op("Add", identity(6), number(0.5))), 2 * 2 * 6 * 2 * 2 + 6 * 4 + 2 * 12

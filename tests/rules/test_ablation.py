@@ -352,6 +352,7 @@ ROWS: dict[str, Winner | Equal] = {
     "triangle-is-product": Winner(known("causal-products"), "flops", 64),
     "other-triangle-is-product": Winner(known("sums-from-the-end"), "flops", 12),
     "gather-rows": LOOKED_UP,
+    "gather-along": Winner(known("picked-along"), "flops", 48),
     "shared-places": Winner(known("enlarged-convolution"), "flops", 1152),
     "broadcast-beyond": Winner(known("conditioned-convolution"), "flops", 1960),
     "choice-of-sums": Winner(known("chosen-rows"), "flops", 152),

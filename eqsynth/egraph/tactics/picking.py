@@ -19,7 +19,7 @@ from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import Later, products_of, settled, some
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Read, factors_of, reads
+from eqsynth.ir.scalar import Read, factors_of, reads, tree_size
 from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, topological
 
 
@@ -37,7 +37,7 @@ def gather_along(view: View, row: Sequence[Any]) -> Iterable[Path]:
     shown = [inner for inner in maps_of(view, ids) if merging.is_broadcast(inner)]
     # The view of the smallest tensor: of L_{i,j} ids[i], and not of itself.
     shown.sort(key=lambda inner: next(reads(inner.body)).tensor.type.size)
-    found = _picks(view, Op("Gather", (table, ids), (axis,)), shown[:1])
+    found = _picks(view, Op("Gather", (table, ids), (axis,)), [*shown, ids][:1])
     return [answer for answer in found if _picks_less(answer.scope, table)]
 
 
@@ -61,8 +61,10 @@ def _picks(view: View, picked: Op, places: Sequence[Tensor]) -> list[Path]:
         and canonical(inner) == inner
         and all(read.tensor != table for read in reads(inner.body))
     ]
+    # The smallest of the others will do: what is picked has the other forms by itself.
+    smallest = sorted(computed, key=lambda inner: tree_size(inner.body))[:1]
     for at in places:
-        for inner in (*products_of(view, table), *computed):
+        for inner in (*products_of(view, table), *smallest):
             found += some(path(picked, Define(Op(picked.name, (inner, at), picked.attrs))))
     if not found:
         raise Later
