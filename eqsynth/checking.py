@@ -256,7 +256,7 @@ def _guesses(program: Program, leaves: Sequence[Any]) -> dict[int, int]:
     100}`` if argument 0 indexes a table of 100 rows. It is taken from the input of the program that
     has the same shape and dtype, so it is a guess; the check tries whether such positions are
     valid."""
-    bounds = positions(program.terms())
+    bounds = positions(program.terms(), views=True)
     known = {
         (term.shape, f"torch.{term.dtype}"): count
         for term, count in bounds.items()

@@ -82,7 +82,7 @@ def compare(
 
 
 def _samples(terms: Sequence[Tensor]) -> Iterator[dict[str, Array]]:
-    given, bounds = leaves(terms), positions(terms)
+    given, bounds = leaves(terms), positions(terms, views=True)
     for seed in range(_SEEDS):
         for n, kind in enumerate(_KINDS):
             integers = INTEGERS[min(n, len(INTEGERS) - 2)]

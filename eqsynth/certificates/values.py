@@ -242,7 +242,7 @@ def draws(terms: Sequence[Tensor], seed: int) -> Iterator[Draw]:
     of an embedding) is computed, integer inputs are 0 and 1 only: then the positions are in range
     for tables with at least two entries."""
     every = list(topological(terms))
-    bounds, inputs = positions(every), leaves(every)
+    bounds, inputs = positions(every, views=True), leaves(every)
     computed = any(not isinstance(term, Input | Weight) for term in bounds)
     for kind in KINDS:
         env = draw(inputs, bounds, kind, "small", seed)

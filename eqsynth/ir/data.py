@@ -80,7 +80,7 @@ def sample_all(
 ) -> dict[str, Any]:
     """Draw arrays for the inputs and weights of terms, by name. The same name, type and seed always
     give the same array."""
-    return draw(leaves(terms), positions(topological(terms)), kind, integers, seed)
+    return draw(leaves(terms), positions(topological(terms), views=True), kind, integers, seed)
 
 
 def draw(

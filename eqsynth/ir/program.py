@@ -33,17 +33,21 @@ class Program:
         return render_program(self)
 
 
-def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
+def positions(members: Iterable[Tensor], views: bool = False) -> dict[Tensor, int]:
     """The arguments of ``members`` that select rows of an embedding's table or elements of a
     gather's tensor, and how many rows or elements they can select from.
 
-    ``embedding(table, ids)`` with 10 rows gives ``{ids: 10}``, and so does an embedding by a view
-    of ids. An id outside of [0, 10) is an error, as in torch, so test data must stay in this
-    range."""
+    ``embedding(table, ids)`` with 10 rows gives ``{ids: 10}``. An id outside of [0, 10) is an
+    error, as in torch, so test data must stay in this range.
+
+    Args:
+        views: also the tensors that such an argument is a view of, for test data: of ``ids[1:]``
+            all of ids.
+    """
     bounds: dict[Tensor, int] = {}
     for term in members:
         if isinstance(term, Region):
-            inner = positions(topological(term.outputs))
+            inner = positions(topological(term.outputs), views)
             for n, arg in enumerate(term.args):
                 count = inner.get(Input(str(n), arg.type))
                 if count is not None:
@@ -52,7 +56,7 @@ def positions(members: Iterable[Tensor]) -> dict[Tensor, int]:
             source, index = term.args
             axis = term.attrs[0] if term.name == "Gather" else 0
             assert isinstance(axis, int)
-            for shown in _shown(index):
+            for shown in _shown(index) if views else (index,):
                 bounds[shown] = min(source.shape[axis], bounds.get(shown, source.shape[axis]))
     return bounds
 

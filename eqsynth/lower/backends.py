@@ -229,7 +229,7 @@ def random_inputs(program: Program, least: int = 0) -> tuple[torch.Tensor, ...]:
     Args:
         least: the smallest value of an integer that isn't a position.
     """
-    bounds = positions(program.terms())
+    bounds = positions(program.terms(), views=True)
     computed = [count for term, count in bounds.items() if not isinstance(term, Input)]
     other = least + min([2, *computed])
     return tuple(

@@ -121,7 +121,7 @@ class Sides:
         self._leaves = leaves((left, right))
         # Bounds of positions come from the left side alone. An integer that only the right side
         # uses as a position may be any number.
-        self._bounds = positions(first)
+        self._bounds = positions(first, views=True)
         self._environments: dict[str, dict[str, Array]] = {}
 
     def environment(self, kind: str) -> dict[str, Array]:

@@ -79,7 +79,7 @@ def environments(draw: st.DrawFn, *terms: Tensor, kinds: Sequence[str] = ()) -> 
     Integers that are positions (in an embedding or a gather) are in range.
     """
     env: dict[str, Any] = {}
-    bounds = positions(topological(terms))
+    bounds = positions(topological(terms), views=True)
     for name, leaf in leaves(terms).items():
         if leaf in bounds:
             rng = np.random.default_rng(draw(st.integers(0, 1 << 16)))
