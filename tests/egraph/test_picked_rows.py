@@ -98,6 +98,16 @@ def test_only_the_rows_that_are_picked_are_computed(
     assert least <= estimated_plan(graph, "flops").cost_s <= 2.5 * least
 
 
+def test_what_is_picked_is_no_larger_than_what_is_computed() -> None:
+    """At relative positions, a row of k for each i and j is more than all products."""
+    q, k, at = leaf("q", 2, 5, 6), leaf("k", 10, 6), leaf("at", 5, 5, dtype="int64")
+    scores = op("Matmul", q, op("Permute", k, attrs=((1, 0),)))
+    places = op("Expand", op("Reshape", at, attrs=((1, 5, 5),)), attrs=((2, 5, 5),))
+    graph = saturated((op("Gather", scores, places, attrs=(2,)),))
+    assert graph.stop == "saturated"
+    assert "gather-along" not in graph.matches
+
+
 class Layers(nn.Module):
     """Three layers, of whose result ``pick`` takes rows."""
 
@@ -147,6 +157,21 @@ def test_a_large_segment_is_not_asked_for_rows(monkeypatch: pytest.MonkeyPatch) 
         return int(found.report.flops_after)
 
     assert 2 * flops(64) < flops(1)
+
+
+def test_a_segment_computes_what_a_gather_of_another_width_picks() -> None:
+    """The ids are repeated along 6 columns behind the last layer, and along 4 before it."""
+    layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 6))
+
+    class Picked(nn.Module):
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = layers(x)[torch.arange(2), ids]
+            return found
+
+    program = capture(Picked().eval(), (torch.ones(2, 40, 3), torch.tensor([3, -1]))).program
+    _, last = cut(program)
+    (part,) = demanded(last, saturated(last.roots)).values()
+    assert (part.name, part.shape) == ("Gather", (2, 1, 4))
 
 
 @pytest.mark.rotating(parts=4)

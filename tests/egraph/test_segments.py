@@ -244,6 +244,27 @@ def test_attention_is_not_cut() -> None:
     assert len(cut(program_of(weighted, 4, 4))) == 2
 
 
+def test_a_polynomial_of_a_narrow_contraction_is_not_cut_off() -> None:
+    """``(q @ k')^2 @ v`` is less work without the square; of a wide q it isn't."""
+
+    class Scored(nn.Module):
+        def __init__(self, function: Callable[[TorchTensor], TorchTensor]) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, q: TorchTensor, k: TorchTensor, v: TorchTensor) -> TorchTensor:
+            return self.function(q @ k.T / 2) @ v
+
+    def count(function: Callable[[TorchTensor], TorchTensor], rows: int, width: int) -> int:
+        given = tuple(torch.randn(rows, width) for _ in range(3))
+        return len(cut(capture(Scored(function).eval(), given).program))
+
+    assert count(lambda s: s * s, 32, 4) == 1
+    assert count(lambda s: 1 + s + s * s / 2, 32, 4) == 1
+    assert count(lambda s: s * s, 31, 4) == 2
+    assert count(lambda s: s * torch.tanh(s), 32, 4) == 2
+
+
 # ---- where the cuts are ----------------------------------------------------------------------
 
 

@@ -105,6 +105,7 @@ SEVERAL: dict[str, Callable[..., torch.Tensor]] = {
     "of each row and column": lambda x, i: x[arange(3)[:, None], :, i[:, None].expand(3, 2)],
     "two axes that count": lambda x, i: x[arange(3)[:, None], i[:, None].expand(3, 6), arange(6)],
     "two axes that count together": lambda x, i: x[:, :3, :3][arange(3), i, arange(3)],
+    "whole axes behind": lambda x, i: x[:, :3][:, arange(3), i],
     "places first": lambda x, i: x[arange(3)[None], i.expand(2, 3)],
     "a batch of one": lambda x, i: x[:1][arange(1), i],
     "the last largest of each row": lambda x, i: x[
