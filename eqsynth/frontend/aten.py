@@ -127,6 +127,8 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::_unsafe_index.Tensor": entries.index,
     "aten::gather": entries.gather,
     "aten::embedding": entries.embedding,
+    "aten::_embedding_bag": entries.embedding_bag,
+    "aten::_embedding_bag_forward_only": entries.embedding_bag,
     # Dtypes.
     "aten::_to_copy": entries.to_dtype,
     "aten::to.dtype": entries.to_dtype,

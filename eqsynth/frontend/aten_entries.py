@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from eqsynth.errors import UnsupportedOperatorError
 from eqsynth.frontend import ops
 from eqsynth.frontend.expr import Expr, as_tensor, cast
-from eqsynth.frontend.ops import creation, indexing, pointwise, views, writes
+from eqsynth.frontend.ops import creation, indexing, pointwise, positions, views, writes
 from eqsynth.frontend.promotion import Number, common_dtype
 from eqsynth.ir.types import INTEGERS, is_float
 
@@ -204,15 +204,49 @@ def nearest(offset: float = 0.0) -> dict[str, Entry]:
 
 def index(input: Expr, indices: Sequence[Expr | None]) -> Expr:
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    for _, positions in given:
-        if positions.dtype not in ("int32", "int64"):
-            refuse("indexing by a mask", positions.dtype, "int32 or int64")
+    for _, place in given:
+        if place.dtype not in ("int32", "int64"):
+            refuse("indexing by a mask", place.dtype, "int32 or int64")
     if not given:
         refuse("indexing by nothing", len(given), "an index tensor")
     if len(given) > 1:
         return indexing.at_indices(input, dict(given))
-    axis, positions = given[0]
-    return indexing.take_rows(input, axis, positions)
+    axis, place = given[0]
+    return indexing.take_rows(input, axis, place)
+
+
+def embedding_bag(
+    weight: Expr,
+    indices: Expr,
+    offsets: Expr,
+    scale_grad: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Expr | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Expr, None, None, None]:
+    """Sums or means of bags of one length, which begin at known places: (b * n), offsets 0, n, 2 n,
+    … Bags of other lengths, and ids that a bag leaves out, stay with torch. So do the largest of a
+    bag, since torch's is NaN only if the first is, and weights in 16 bits, whose products torch
+    doesn't round."""
+    starts = positions.known_value(offsets.tensor)
+    count = len(starts) - include_last_offset if starts is not None and starts.ndim else 0
+    size = indices.shape[0] // count if count > 0 and indices.ndim == 1 else 0
+    regular = size > 0 and [*starts] == [size * n for n in range(len(starts))]
+    if not regular or count * size != indices.shape[0]:
+        refuse("bags of several lengths", offsets.tensor.type, "known offsets 0, n, 2 n")
+    if padding_idx >= 0:
+        refuse("bags that leave an id out", padding_idx, "no padding_idx")
+    if mode > 1:
+        refuse("the largest of a bag", mode, "a sum or a mean")
+    rows = indexing.embedding(weight, ops.reshape(indices, (count, size)))
+    if per_sample_weights is not None:
+        if weight.dtype not in ("float32", "float64"):
+            refuse("a weighted bag", weight.dtype, "float32 or float64")
+        shares = ops.reshape(per_sample_weights, (count, size, 1))
+        rows = pointwise.mul(rows, shares)
+    return (ops.sum, ops.mean)[mode](rows, 1), None, None, None
 
 
 def extreme_place(reduce: Entry) -> Entry:

@@ -225,9 +225,12 @@ def _reads() -> list[Row]:
                 ]  # fmt: skip
     several = [Operand((11,), "int64", within=(0, 4)), Operand((11,), "int64", within=(0, 5))]
     mask = Operand((7,), "bool", "normal")
+    ids, starts = Operand((6,), "int64", within=(0, 7)), Operand((1,), "int64", within=(0, 1))
     rows += [
         _view("aten::index.Tensor", Operand((4, 5)), several, refused=True),
         _view("aten::index.Tensor", Operand((7, 5)), [mask], refused=True),
+        _view("aten::_embedding_bag", Operand((7, 5)), ids, starts, refused=True),
+        _view("aten::_embedding_bag_forward_only", Operand((7, 5)), ids, starts, refused=True),
         _view("aten::index_select", Operand(()), 0, Operand((1,), "int64", within=(0, 1))),
         _view("aten::index_select", Operand((7, 5)), 0, Operand((), "int64", within=(0, 7))),
         _view("aten::gather", Operand(()), 0, Operand((), "int64", within=(0, 1))),
