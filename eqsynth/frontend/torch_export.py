@@ -233,7 +233,9 @@ class _Translation:
             stored = tensor_at(self.module, spec.target)
             own = not lifted or stored is not None
             if spec.kind != InputKind.PARAMETER:
-                function = recognized(tensor) if own else recognized(tensor) or filled(tensor)
+                function = recognized(tensor)
+                if function is None and not own:
+                    function = filled(tensor)
                 if function is not None:
                     self.fixed |= {spec.target: tensor} if own else {}
                     return function

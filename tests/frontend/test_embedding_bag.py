@@ -40,7 +40,7 @@ TORCHS: dict[str, Bag] = {
     "the largest": lambda i, t, s: embedding_bag(i, t, mode="max"),
     "without an id": lambda i, t, s: embedding_bag(i, t, padding_idx=4),
     "of several lengths": lambda i, t, s: embedding_bag(i.flatten(), t, torch.arange(3)),
-    "of a rest": lambda i, t, s: embedding_bag(i.flatten()[:5], t, 2 * torch.arange(3)),
+    "of a rest": lambda i, t, s: embedding_bag(i.flatten()[:5], t, 2 * torch.arange(2)),
     "from data": lambda i, t, s: embedding_bag(i.flatten(), t, i[0, :1] - 1),
     "weighted, of 16 bits": lambda i, t, s: embedding_bag(
         i, t.half(), mode="sum", per_sample_weights=s.half()

@@ -85,6 +85,16 @@ def test_lifted_constants_of_one_value_are_one_weight(run: Run) -> None:
     torch.testing.assert_close(run(captured, X), made(X))
 
 
+def test_a_lifted_constant_is_recognized_as_a_buffer_is(run: Run) -> None:
+    """A band that the module's code takes from outside, as a mask of numbers and of bools."""
+    places = torch.arange(len(X))
+    for band in ((places[:, None] - places).abs() <= 1, torch.ones(len(X), len(X)).tril()):
+        made = module(lambda self, x, m=band: (x @ x.T) * m)
+        captured = capture(made, (X,))
+        assert not captured.weights
+        torch.testing.assert_close(run(captured, X), made(X))
+
+
 def test_a_weight_named_like_an_input_gets_another_name(run: Run) -> None:
     captured = capture(made := module(lambda self, x: x + self.x, x=torch.ones(4)), (X,))
     (weight,) = captured.program.weights()
