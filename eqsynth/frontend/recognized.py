@@ -75,6 +75,16 @@ def filled(tensor: torch.Tensor) -> Expr | None:
     return creation.full(tuple(tensor.shape), number, dtype)
 
 
+def said(tensor: torch.Tensor) -> Expr | None:
+    """The tensor as a function of its places or as one number; None if it is neither.
+
+    >>> said(torch.zeros(2, 3)), said(torch.tensor([1.0, 2.0]))
+    (Expr(Full: float32[2, 3]), None)
+    """
+    found = recognized(tensor)
+    return filled(tensor) if found is None else found
+
+
 def _affine(values: Any) -> Index | None:
     """The integers as an affine index of their places, which isn't one number."""
     first = int(values[(0,) * values.ndim])

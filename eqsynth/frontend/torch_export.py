@@ -36,7 +36,7 @@ from eqsynth.frontend.exporting import (
 )
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
-from eqsynth.frontend.recognized import filled, recognized
+from eqsynth.frontend.recognized import recognized, said
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
@@ -233,9 +233,7 @@ class _Translation:
             stored = tensor_at(self.module, spec.target)
             own = not lifted or stored is not None
             if spec.kind != InputKind.PARAMETER:
-                function = recognized(tensor)
-                if function is None and not own:
-                    function = filled(tensor)
+                function = recognized(tensor) if own else said(tensor)
                 if function is not None:
                     self.fixed |= {spec.target: tensor} if own else {}
                     return function
@@ -338,8 +336,9 @@ class _Translation:
         assert isinstance(node.target, str)
         value = operator.attrgetter(node.target)(self.exported.graph_module)
         if isinstance(value, torch.Tensor):
-            known = recognized(value) or filled(value)
-            return known or self._weight(node.target, value.detach(), lifted=True, own=False)
+            if (known := said(value)) is not None:
+                return known
+            return self._weight(node.target, value.detach(), lifted=True, own=False)
         return Named(node.target, value)
 
     def _call(self, node: torch.fx.Node) -> Any:
