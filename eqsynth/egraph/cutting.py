@@ -405,7 +405,7 @@ def _is_narrow(term: Tensor) -> bool:
     if not _is_contraction(term):
         return False
     added = flops(term) // max(2 * term.type.size, 1)
-    return FEWER * added * added <= max(term.shape)
+    return FEWER * added * added <= max(term.shape, default=1)
 
 
 def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
