@@ -228,10 +228,6 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "polynomial-attention": (
         lambda: op("Matmul", squared(24), leaf("v", 24, 3)), 2 * 24 * 4 + 2 * 2 * 24 * 4 * 3
     ),
-    # of few rows the square stays
-    "squares-of-a-few": (
-        lambda: op("Matmul", squared(3), leaf("v", 3, 3)), 2 * 9 * 2 + 9 + 2 * 27
-    ),
     # x @ (x' @ y) / 2 + |x[i]|^2 * y[i, j]
     "pairs-with-a-diagonal": (
         lambda: pairs(op("Add", identity(6), number(0.5))), 2 * 2 * 6 * 2 * 2 + 6 * 4 + 2 * 12
