@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.index import Index
 from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.program import positions
+from eqsynth.ir.scalar import Read
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, over, topological
+from eqsynth.ir.types import TensorType
 from eqsynth.lower.torch_ops import region_function
 
 arange = torch.arange
@@ -141,6 +145,26 @@ def test_one_of_several_positions_may_be_data(name: str) -> None:
             model(x, places)
         with pytest.raises((IndexError, RuntimeError)):  # as torch.gather
             run(x, places, *weights)
+
+
+def test_no_places_of_each_row_are_no_rows() -> None:
+    model = Of(lambda x, i: x[arange(3)[:, None], i]).eval()
+    x, none = torch.randn(3, 5, 6), torch.zeros(3, 0, dtype=torch.int64)
+    captured = capture(model, (x, none))
+    arrays = {i.name: v.numpy() for i, v in zip(captured.program.inputs, (x, none), strict=True)}
+    arrays |= {key: value.numpy() for key, value in captured.weights.items()}
+    assert evaluate(captured.program.outputs[0], arrays).shape == (3, 0, 6)
+
+
+def test_positions_of_test_data_are_those_of_what_a_view_shows() -> None:
+    ids = Input("ids", TensorType((2, 3), "int64"))
+    rows = Op("Reshape", (Op("Slice", (ids,), (0, 0, 1, 1)),), ((3,),))
+    taken = Op("Embedding", (Input("table", TensorType((5, 4), "float32")), rows))
+    assert positions([taken]) == {rows: 5}
+    assert positions([taken], views=True)[ids] == 5
+    shown = Scope((3, 2), (), Read(ids, (Index.iterator(1, 2), Index.iterator(0, 3))))
+    table = Input("table", TensorType((5, 2), "float32"))
+    assert positions([Op("Gather", (table, shown), (0,))], views=True)[ids] == 5
 
 
 def test_two_positions_of_data_stay_with_torch() -> None:

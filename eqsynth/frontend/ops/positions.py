@@ -66,7 +66,7 @@ def _affine(term: Tensor, shape: Shape, place: int, extent: int) -> Index | None
         place: the slot of the iterator over the first axis of ``shape``.
     """
     value = known_value(term)
-    if value is None or not value.size:
+    if value is None or 0 in shape:
         return None
     whole = np.broadcast_to(value, shape)
     first = int(whole[(0,) * len(shape)])
