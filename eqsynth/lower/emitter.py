@@ -402,6 +402,12 @@ class Emitter:
         value = REDUCERS[self.nest.scope.reducer]
         return number(float(value > 0) if self.dtype == "bool" else value, self.dtype)
 
+    @property
+    def rounds(self) -> bool:
+        """Whether products are rounded before they are added: in extrema, since a softmax subtracts
+        the largest score from scores that another kernel may compute again."""
+        return self.nest.scope.reducer in ("max", "min") and bool(self.nest.scope.reduction)
+
     def _local(self, width: int) -> Any:
         """Declare memory for ``width`` totals."""
         self.count += 1
@@ -414,7 +420,7 @@ class Emitter:
         iterators = self.iterators(at)
         code = ScalarCode(
             lambda read: self.load(read, iterators), iterators, self.index_dtype,
-            self.lane, self.lanes, self.add_rounded, self.scales,
+            self.lane, self.lanes, self.rounds, self.add_rounded, self.scales,
         )  # fmt: skip
         value = code.value(self.body, self.kind)
         if self.lane is None:
@@ -442,8 +448,9 @@ class Emitter:
             return self.load(read, iterators) if read in self.nest.accesses else value
 
         code = ScalarCode(
-            load, iterators, self.index_dtype, self.lane, self.lanes, self.add_rounded, self.scales
-        )
+            load, iterators, self.index_dtype, self.lane, self.lanes, self.rounds,
+            self.add_rounded, self.scales,
+        )  # fmt: skip
         found = code.value(after.body, self.kind)
         return code.allocations, code.statements, found
 

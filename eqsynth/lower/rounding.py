@@ -3,10 +3,11 @@
 Each element is judged by itself, so that a small output beside a large one counts. How far rounding
 may move an element isn't guessed but measured, in this order:
 
-- An element that differs by at most `SURE` roundings of its own size is right.
-- The original runs again with all its floats moved by a few roundings. If an element moves by d in
-  such reruns, it may differ by `FACTOR` * d. This covers sums that cancel, ties, and badly
-  conditioned functions.
+- An element that differs by at most `SURE` roundings of its own size is right, and by more if the
+  program adds up many terms one after the other.
+- The original runs again with all its floats moved by a few roundings. If `MOVE` roundings move an
+  element by d, it may differ by as much as `SURE` roundings would move it, ``SURE / MOVE * d``.
+  This covers sums that cancel, ties, and badly conditioned functions.
 - If there is still doubt, the original runs in float64, and this result is the truth: an element is
   right if it is at most `FACTOR` times as far from the truth as the original's element is.
 
@@ -36,8 +37,7 @@ the sum on average. (Measured: 180 roundings of 512 for 2,048 products around 1e
 16,384.)"""
 
 FACTOR: Final = 16.0
-"""An element may differ from the original by this many times the distance that it moved in reruns,
-or be this many times as far from the truth as the original."""
+"""An element may be this many times as far from the truth as the original's element is."""
 
 MOVE: Final = 4.0
 """In a rerun, inputs and weights are off by about this many roundings."""
@@ -62,15 +62,13 @@ SUMS: Final = 2 * RERUNS
 way."""
 
 ON_THE_WAY: Final = 8.0
-"""By how many roundings such reruns move those values. An element may then differ by ``FACTOR /
-ON_THE_WAY`` times the distance that it moved.
+"""By how many roundings such reruns move those values.
 
-Where results follow these values smoothly, 8 roundings times 2 and one rounding times 16 are the
-same. They aren't where a small difference decides: a softmax takes one of two scores of 6e9 that
-are 4 roundings apart, and a move by one rounding hardly ever changes which. Libraries round as
+Not by one rounding, since a small difference may decide: a softmax takes one of two scores of 6e9
+that are 4 roundings apart, and a move by one rounding hardly ever changes which. Libraries round as
 often as our loops: scores of 64 products, by MKL and by torch's bands, were off by 2 to 3
-roundings, and each of the two took another score than float64 in 1 to 2 of 100 rows. (Not 16
-roundings times 1: an original that is itself moved may come out a little nearer.)"""
+roundings, and each of the two took another score than float64 in 1 to 2 of 100 rows. Not by 16: an
+original that is itself moved may come out a little nearer."""
 
 Results = Sequence[torch.Tensor]
 Rerun = Callable[[int], Results | None]
@@ -141,13 +139,15 @@ class Judgement:
 class _Output:
     """One output under judgement: which elements are in doubt, and by how much each may differ.
 
-    ``sure`` is the part of an element's size by which it may differ without doubt.
+    ``roundings`` is the number of roundings by which an element may differ without doubt, and
+    ``sure`` the part of its size.
     """
 
     got: torch.Tensor
     expected: torch.Tensor
     eps: float
     summed: int = 0
+    roundings: float = field(init=False)
     sure: float = field(init=False)
     difference: torch.Tensor = field(init=False)
     allowed: torch.Tensor = field(init=False)
@@ -156,7 +156,8 @@ class _Output:
 
     def __post_init__(self) -> None:
         self.difference = distance(self.got, self.expected)
-        self.sure = (SURE + A_TERM * self.summed) * self.eps
+        self.roundings = SURE + A_TERM * self.summed
+        self.sure = self.roundings * self.eps
         # A subnormal number's rounding is as large as that of the smallest normal number: in
         # float16 6e-8.
         normal = torch.finfo(self.expected.dtype).tiny if self.eps else 0.0
@@ -202,10 +203,10 @@ def judge(got: Results, expected: Results, evidence: Evidence | None = None) -> 
     if any(output.open for output in outputs):
         _by_truth(outputs, evidence.exact())
     if any(output.open for output in outputs):
-        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS), FACTOR / ON_THE_WAY)
+        _by_moving(outputs, evidence.moved, range(SUMS, SUMS + RERUNS), ON_THE_WAY)
     if _in_doubt(outputs) <= FEW * in_doubt:
         further = range(SUMS + RERUNS, SUMS + LONGER * RERUNS)
-        _by_moving(outputs, evidence.moved, further, FACTOR / ON_THE_WAY)
+        _by_moving(outputs, evidence.moved, further, ON_THE_WAY)
     lost = 0.0
     if evidence.noisy is not None:
         lost = _by_own_noise(outputs, evidence.noisy)
@@ -217,10 +218,10 @@ def _in_doubt(outputs: Sequence[_Output]) -> int:
 
 
 def _by_moving(
-    outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int], factor: float = FACTOR
+    outputs: Sequence[_Output], moved: Rerun, seeds: Sequence[int], by: float = MOVE
 ) -> None:
-    """Rerun the moved original, and settle the elements that differ by at most ``factor`` times
-    their move."""
+    """Rerun the original with its values moved by some roundings, and settle the elements that
+    differ by at most as much as the allowed number of roundings may move them."""
     first = 0
     for seed in seeds:
         # Rows are counted, not elements: where the elements of a row depend on one choice (as in a
@@ -236,7 +237,8 @@ def _by_moving(
             if result.shape == output.expected.shape:
                 far = distance(result, output.expected)
                 output.reach = torch.maximum(output.reach, far)
-                output.allowed = torch.maximum(output.allowed, factor * output.reach)
+                explained = output.roundings / by * output.reach
+                output.allowed = torch.maximum(output.allowed, explained)
                 output.settle(output.difference <= output.allowed)
 
 
@@ -277,6 +279,10 @@ def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
         # is right.
         over = _finite(truth) & ~_finite(output.expected)
         output.settle(over & (~_finite(output.got) | (mine <= allowed)))
+        # If the original is 0 where the truth is a tiny number, a factor on the way was too small
+        # for the dtype: torch's sigmoid(-89) is 0, and silu(-89) * 1000 is -2e-34 in float64.
+        tiny = torch.finfo(output.expected.dtype).tiny / output.eps
+        output.settle((output.expected == 0) & (size < tiny) & (mine <= size))
 
 
 def _by_own_noise(outputs: Sequence[_Output], noisy: Rerun) -> float:

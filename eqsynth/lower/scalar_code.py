@@ -19,7 +19,19 @@ from tvm import tirx
 
 from eqsynth.errors import LoweringError
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, number_of
-from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, dtype_of
+from eqsynth.ir.scalar import (
+    Call,
+    Cast,
+    Num,
+    Prod,
+    Read,
+    Scalar,
+    Sum,
+    Value,
+    dtype_of,
+    iterators,
+    product,
+)
 from eqsynth.ir.types import INTEGERS, is_float
 from eqsynth.lower.scalar_functions import (
     COMPARE,
@@ -84,6 +96,33 @@ def _fenced(product: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", product)
 
 
+def _multiplied(scalar: Scalar) -> Scalar:
+    """A quotient of floats by a number as a product: ``x / 11.3`` as ``0.0885 * x``.
+
+    Example: a weight of a softmax, ``exp(x / 11.3 - 0.0885 * m)``, whose m is the largest x, since
+    the factor was moved out of the maximum. With scores around 1e10 the quotient and the product
+    may differ by 500, and the weight is ``exp(500)`` instead of 1. As two products they cancel.
+    """
+    match scalar:
+        case Call(fn="div", args=(over, Num(value=under))) if 2.0**-64 < abs(under) < 2.0**64:
+            if is_float(dtype_of(over) or "bool"):
+                return product([Num(1 / under), over])
+    return scalar
+
+
+def _values(term: Scalar) -> float:
+    """The number of values of the iterators of a term, by which the terms of a sum are added, most
+    first; a number comes before them.
+
+    Example: two kernels of one softmax, ``exp(x[i, k] - b[k] - m[i])`` and ``exp(-m[i] + x[i, k] -
+    b[k])``, whose m is the largest ``x - b`` over k. With scores around 1e9 the second is
+    ``exp(-b[k])`` at the largest score, if it is added from left to right, where the first is 1. So
+    both compute ``(x - b) - m``.
+    """
+    own = iterators(term)
+    return math.prod(it.extent for it in own) if own else math.inf
+
+
 class ScalarCode:
     """The code of one evaluation of a body: ``value`` returns an expression over memory that
     ``statements`` write and ``allocations`` allocate.
@@ -98,6 +137,9 @@ class ScalarCode:
         index_dtype: the dtype of ``iterators``.
         lane: the variable of the vectorized loop around, if there is one.
         lanes: the extent of that loop.
+        rounds: whether products of the whole body are rounded before they are added, and not only
+            those in the arguments of steep functions: the body of ``max(k) c*x[k] + b[k]``, which
+            is subtracted from ``c*x[k] + b[k]`` in another kernel.
         add_rounded: makes a sum whose products are rounded before they are added.
         scales: whether the processor multiplies by a power of two in one instruction.
     """
@@ -109,6 +151,7 @@ class ScalarCode:
         index_dtype: str,
         lane: Expr | None = None,
         lanes: int = 1,
+        rounds: bool = False,
         add_rounded: Callable[[Sequence[tuple[Expr, bool]]], Expr] = rounded_sum,
         scales: bool = False,
     ) -> None:
@@ -121,9 +164,8 @@ class ScalarCode:
         self._lane = tirx.const(0, index_dtype) if lane is None else lane
         self._lanes = tirx.const(lanes, index_dtype)
         self._known: dict[tuple[bytes, str, bool], Expr] = {}
-        # Whether the code is inside the argument of a steep function, where products are rounded
-        # before they are added.
-        self._rounded = False
+        # Whether products are rounded before they are added: in the argument of a steep function.
+        self._rounded = rounds
 
     def bind(self, value: Expr) -> Expr:
         """Store a value in memory of its own, and return the expression that reads it."""
@@ -148,6 +190,8 @@ class ScalarCode:
         if isinstance(scalar, Num):
             return number(scalar.value, arithmetic(dtype))
         own = dtype_of(scalar) or dtype
+        if self._rounded:
+            scalar = _multiplied(scalar)
         if arithmetic(own) != arithmetic(dtype):
             return convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
         match scalar:
@@ -180,9 +224,11 @@ class ScalarCode:
             rest = [part for part in parts if not isinstance(part, Num)]
             product = self.bind(self._fold(False, rest, dtype)) if rest else None
             return number(0.0, arithmetic(dtype)) if product is None else product - product
+        if is_sum and self._rounded:
+            parts = sorted(parts, key=_values, reverse=True)
         values = [self.value(part, dtype) for part in parts]
         if is_sum and self._rounded and dtype != "bool":
-            products = [isinstance(part, Prod) for part in parts]
+            products = [isinstance(_multiplied(part), Prod) for part in parts]
             return self._add_rounded(list(zip(values, products, strict=True)))
         result = values[0]
         for value in values[1:]:

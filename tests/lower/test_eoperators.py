@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tvm import tirx
 from eqsynth.extract.kernel import Kernel, channels_last
 from eqsynth.extract.schedule import Block, Fold, Lanes, Rows, Schedule, Tile
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value
-from eqsynth.ir.tensor import Scope, args_of
+from eqsynth.ir.tensor import Input, Scope, args_of
 from eqsynth.ir.types import is_float
 from eqsynth.lower.emitter import Emitter
 from eqsynth.lower.eoperators import prim_func
@@ -250,8 +251,15 @@ def product(
     # Whole blocks; seven and six rows; one row more; a vector more; vectors that overlap; fewer
     # rows than a block; half a vector, with and without overlap.
     [
-        (16, 64, 80), (21, 32, 130), (12, 48, 130), (17, 32, 130),
-        (16, 80, 70), (9, 50, 150), (5, 100, 140), (64, 8, 150), (40, 13, 140),
+        (16, 64, 80),
+        (21, 32, 130),
+        (12, 48, 130),
+        (17, 32, 130),
+        (16, 80, 70),
+        (9, 50, 150),
+        (5, 100, 140),
+        (64, 8, 150),
+        (40, 13, 140),
     ],  # fmt: skip
 )
 def test_contractions_in_blocks(m: int, n: int, k: int) -> None:
@@ -442,3 +450,42 @@ def test_equal_products_cancel_in_an_exponent(reduced: tuple[int, ...]) -> None:
         assert runner is not None
         result = runner(x, x.clone())
         assert torch.equal(result, torch.full(scope.shape, 40.0 if reduced else 1.0)), kernel
+
+
+def scaled(read: Read, divide: bool) -> Scalar:
+    return Call("div", (read, Num(11.3))) if divide else Prod((Num(1 / 11.3), read))
+
+
+def test_a_softmax_is_1_at_the_largest_score_however_it_is_written() -> None:
+    """m = max(k) x/11.3 + b and exp(x/11.3 + b - m): one kernel may divide by 11.3 and another
+    multiply by its inverse, and the terms of a sum come in any order. One rounding of the scores is
+    64."""
+    (i, k), places = (it(0, 8), it(1, 40)), [(8, 40), (40,), (8,)]
+    x, b, m = (tensor(n, shape) for n, shape in enumerate(places))
+    scores = torch.full((8, 40), 1e10) + 1e4 * sample((8, 40), "float32")
+    bias = 20 * sample((40,), "float32")
+    largest, weights = list[Scope](), list[Scope]()
+    for divide in (True, False):
+        score = scaled(Read(x, (i, k)), divide)
+        largest.append(Scope((8,), (40,), Sum((score, Read(b, (k,)))), "max"))
+        for terms in itertools.permutations(
+            (score, Read(b, (k,)), Prod((Num(-1.0), Read(m, (i,)))))
+        ):
+            weights.append(Scope((8, 40), (), Call("exp", (Sum(terms),))))
+
+    def results(scopes: Sequence[Scope], *values: torch.Tensor) -> list[torch.Tensor]:
+        backend = TvmBackend()
+        kernels = [k for s in scopes for k in backend.kernels(s, (False,) * len(args_of(s)))]
+        made = list[torch.Tensor]()
+        for kernel, run in zip(kernels, backend.build([(k, {}) for k in kernels]), strict=True):
+            assert run is not None
+            given = [
+                values[int(arg.label)] for arg in args_of(kernel.term) if isinstance(arg, Input)
+            ]
+            made.append(run(*given))
+        return made
+
+    first, *others = results(largest, scores, bias)
+    assert all(torch.equal(first, other) for other in others)
+    for made in results(weights, scores, bias, first):
+        assert torch.equal(made.amax(1), torch.ones(8))
