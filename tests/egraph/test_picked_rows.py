@@ -199,3 +199,23 @@ def test_other_ids_pick_other_rows(
     for other in (ids, torch.tensor([0, 39, 5]), torch.tensor([-40, 2, 2])):
         with torch.no_grad():
             assert torch.allclose(program(x, other), module(x, other), atol=1e-5)
+
+
+class FirstToken(nn.Module):
+    """Attention of the first token. Its scores are divided by a number whose inverse isn't a
+    float, and lose the distance of two tokens times a slope for each head."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(64)
+        far = (places - places[:, None]).abs() * torch.tensor([0.5, 0.25])[:, None, None]
+        scores = q @ k.transpose(-1, -2) / 4.9 - far
+        return (torch.softmax(scores, -1) @ v)[:, :, 0]
+
+
+def test_the_first_row_of_a_scaled_attention_is_computed_alone() -> None:
+    """The check has inputs around 1e6, and so scores around 1e12."""
+    torch.manual_seed(0)
+    given = tuple(torch.randn(2, 2, 64, 8) for _ in range(3))
+    program = optimize(FirstToken().eval(), given, objective="flops", engines=(), strict=True)
+    assert program.original is None
+    assert 16 * program.report.flops_after < program.report.flops_before
