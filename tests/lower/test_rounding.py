@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -122,6 +123,37 @@ def test_a_short_sum_is_held_to_few_roundings(terms: int, off: int, fails: bool)
         evidence = Evidence(lambda _: [right], lambda e=exact: e, summed=[terms])
         found = judge([mine], [right], evidence)
         assert (found.wrong is not None) is fails
+
+
+@pytest.mark.parametrize(("terms", "fails"), [(0, True), (4096, False)])
+def test_many_terms_that_cancel_one_lose_as_much_as_a_sum_of_their_length(
+    terms: int, fails: bool
+) -> None:
+    """Each partial sum of equal terms is rounded in the same direction, while a rerun moves each
+    term in a direction of its own."""
+    x = torch.full((4096,), 1.1)
+
+    def right(x: Tensor) -> Tensor:
+        return x.sum(-1, keepdim=True) - x[:1] * 4096
+
+    def mine(x: Tensor) -> Tensor:
+        return in_a_row(x[None], torch.ones(1, 4096)) - x[:1] * 4096
+
+    reruns = replace(evidence(right, x), summed=[terms])
+    assert (judge([mine(x)], [right(x)], reruns).wrong is not None) is fails
+
+
+@pytest.mark.parametrize(
+    ("got", "fails"), [(-1.9e-34, False), (0.0, False), (-1.9e-33, True), (-1e-30, True)]
+)
+def test_a_zero_of_a_factor_that_was_too_small(got: float, fails: bool) -> None:
+    """torch's sigmoid(-89) is 0, as exp(89) is too large for float32; silu(-89) * 1e3 is -2e-34."""
+    x = torch.full((3,), -89.0)
+
+    def right(x: Tensor) -> Tensor:
+        return x.sigmoid() * x * 1e3
+
+    assert wrong(lambda _: torch.full((3,), got), right, x) is fails
 
 
 def test_what_loses_digits_is_wrong_and_what_the_original_loses_is_not() -> None:
