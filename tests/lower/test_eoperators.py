@@ -452,6 +452,13 @@ def test_equal_products_cancel_in_an_exponent(reduced: tuple[int, ...]) -> None:
         assert torch.equal(result, torch.full(scope.shape, 40.0 if reduced else 1.0)), kernel
 
 
+def test_an_exponent_that_is_divided_by_zero_is_left_to_torch() -> None:
+    quotient = Call("div", (Read(tensor(0, (8,)), (it(0, 8),)), Num(0.0)))
+    kernels = list(TvmBackend().kernels(pointwise(Call("exp", (quotient,)), 8), (False,)))
+    with pytest.warns(RuntimeWarning, match="Divide by zero"):
+        assert not any(TvmBackend().build([(kernel, {}) for kernel in kernels]))
+
+
 def scaled(read: Read, divide: bool) -> Scalar:
     return Call("div", (read, Num(11.3))) if divide else Prod((Num(1 / 11.3), read))
 

@@ -156,6 +156,13 @@ def test_a_zero_of_a_factor_that_was_too_small(got: float, fails: bool) -> None:
     assert wrong(lambda _: torch.full((3,), got), right, x) is fails
 
 
+def test_a_zero_where_the_truth_is_no_tiny_number() -> None:
+    def right(x: Tensor) -> Tensor:
+        return x * (1e-6 if x.dtype == torch.float64 else 0)
+
+    assert wrong(lambda x: 1e-6 * x, right, torch.ones(3))
+
+
 def test_what_loses_digits_is_wrong_and_what_the_original_loses_is_not() -> None:
     x = 1e4 + torch.randn(16, 64)
 
