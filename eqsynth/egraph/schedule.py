@@ -73,8 +73,9 @@ class SaturationReport:
 DEFAULT_PHASES = (
     Phase("define", ("define", "simplify"), 8),
     Phase("normalize", ("define", "index", "scalar", "normal"), 24),
+    Phase("part", ("part", "define", "index", "scalar", "normal"), 12, until=0.3),
     Phase(
-        "contract", ("boundary", "contract-explore", "index", "scalar", "normal"), 12,
+        "contract", ("boundary", "part", "contract-explore", "index", "scalar", "normal"), 12,
         until=0.4, growth=5.0,
     ),
     Phase("stack", ("stack", "index", "scalar", "normal"), 4, until=0.5),
@@ -101,12 +102,12 @@ _EXPANDED = (
     "expand-explore", "diagonal-explore", "define", "index", "scalar", "normal", "simplify",
 )  # fmt: skip
 PROVE_PHASES = (
-    *_UNBOUNDED[:2],
+    *_UNBOUNDED[:3],
     Phase("axes", ("axes-explore", "diagonal-explore", "normal"), 4),
-    *_UNBOUNDED[2:4],
+    *_UNBOUNDED[3:5],
     Phase("windows", ("windows-explore", "define", "index", "normal"), 16),
-    replace(_UNBOUNDED[4], rulesets=("carry-explore", *_UNBOUNDED[4].rulesets)),
-    *_UNBOUNDED[5:],
+    replace(_UNBOUNDED[5], rulesets=("carry-explore", *_UNBOUNDED[5].rulesets)),
+    *_UNBOUNDED[6:],
     Phase("expand", _EXPANDED, 8),
     Phase("points", ("points-explore", *_EXPANDED), 8),
 )
