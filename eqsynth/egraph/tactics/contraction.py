@@ -50,6 +50,9 @@ MAX_FACTORS = 10
 # In a product of up to so many factors any shared iterator connects two factors; in a product of
 # more factors only a shared reduction iterator does.
 MAX_SHARING = 8
+# A product may take so many times as much work as another order of its factors: by the same factor
+# libraries are faster than loops, about.
+MOST_WORK = 8
 # So deep, sums of constants within sums are looked into.
 MAX_DEPTH = 3
 # More work than any product has.
@@ -63,15 +66,18 @@ def factor(scope: Scope) -> Iterator[Path]:
     more than ``MAX_SHARING`` factors), or if both are constant: a product of weights is computed
     once. A part that isn't connected, an outer product, is allowed if it is no larger than the
     largest factor. A part that has several factors, or reduces an iterator of its own, becomes a
-    scope over the iterators that the rest still needs.
+    scope over the iterators that the rest still needs. A split is left out if the product of its
+    two parts alone takes ``MOST_WORK`` times as much work as all of the best order.
     """
     factors = factors_of(scope.body)
     if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS or _foldable(scope):
         return
-    reduced = set(reduction_iterators(scope))
+    reduced, most = set(reduction_iterators(scope)), MOST_WORK * in_best_order(scope)
     for sides in _splits(scope, factors):
-        used = [{it for n in side for it in iterators(factors[n])} & reduced for side in sides]
-        own = [frozenset(a - b) for a, b in zip(used, reversed(used), strict=True)]
+        used = [{it for n in side for it in iterators(factors[n])} for side in sides]
+        own = [frozenset(a - b) & reduced for a, b in zip(used, reversed(used), strict=True)]
+        if points(set.union(*used).difference(*own)) > most:
+            continue
         parts = [Part(side, its) for side, its in zip(sides, own, strict=True)]
         parts = [part for part in parts if len(part.operands) > 1 or part.reduced]
         result = path(scope, Close(tuple(parts))) if parts else None
