@@ -59,9 +59,17 @@ def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
     return 0.5 * x * torch.erfc(-x * math.sqrt(0.5))
 
 
+def _lost_by_gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """The size of 1 + tanh(y), times x / 2, in units of 2**-13: floats of 16 bits are computed in
+    float32, whose rounding is at most 2**-13 of theirs. At -5.3 an engine that computes 1 + tanh(y)
+    has 2**-24 or 0."""
+    return x.abs().nan_to_num(0.0, 0.0, 0.0) * 2.0**-14
+
+
 def _activations() -> Iterator[Row]:
     for approximate in ("none", "tanh"):
-        yield Row("aten::gelu", (X,), {"approximate": approximate}, truth=_gelu, roundings=16.0)
+        yield Row("aten::gelu", (X,), {"approximate": approximate}, truth=_gelu, roundings=16.0,
+                  scale=_lost_by_gelu)  # fmt: skip
     for slope in (0.01, 0.2, -0.5, 0, 3):
         yield Row("aten::leaky_relu", (X, slope))
     yield Row("aten::rrelu", (X, 0.1, 0.4))
