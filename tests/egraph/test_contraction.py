@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from contextlib import suppress
 from functools import partial
 
@@ -315,3 +317,26 @@ def test_the_best_order_of_a_product() -> None:
     assert best(b, c, v) == 9 * 2
     # Two factors are contracted as they are.
     assert best(b, x(k, shape=(2,), name="w")) == 9 * 2
+
+
+def chain(*extents: int) -> Scope:
+    """``a @ b @ c`` of matrices with these extents."""
+    first, *inner, last = extents
+    i, j = it(0, first), it(1, last)
+    ks = [it(n, extent) for n, extent in enumerate(inner, 2)]
+    axes = list(itertools.pairwise([(i, first), *zip(ks, inner, strict=True), (j, last)]))
+    factors = [x(a, b, shape=(m, n), name=f"m{p}") for p, ((a, m), (b, n)) in enumerate(axes)]
+    return canonical(Scope((first, last), tuple(inner), product(factors)))
+
+
+def last_products(scope: Scope) -> list[int]:
+    """The points of the last product of each way to factor a product."""
+    return sorted(math.prod(found.scope.extents) for found in contraction.factor(scope))
+
+
+def test_orders_with_much_more_work_than_the_best_one_are_not_proposed() -> None:
+    # (a @ b) @ c last multiplies 2 x 2 by 2 x 3, and a @ (b @ c) 2 x 80 by 80 x 3.
+    assert last_products(chain(2, 80, 2, 3)) == [2 * 2 * 3, 2 * 80 * 3]
+    # For a row and an outer product, a @ (b @ c) is 1 x n by n x n, and (a @ b) @ c takes 2 * n.
+    assert last_products(chain(1, 15, 1, 15)) == [15, 15 * 15]
+    assert last_products(chain(1, 17, 1, 17)) == [17]

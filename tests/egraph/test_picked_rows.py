@@ -15,7 +15,7 @@ from eqsynth.egraph.saturation import saturate_terms, unsaturated
 from eqsynth.egraph.schedule import DEFAULT_PHASES
 from eqsynth.egraph.segments import cut, demanded, stitch, with_part
 from eqsynth.frontend.torch_export import capture
-from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.testing.consistency import assert_egraph_consistent
 from eqsynth.testing.search import estimated_plan
 from tests.egraph.programs import LIMITS, RULES
@@ -96,6 +96,20 @@ def test_only_the_rows_that_are_picked_are_computed(
     assert graph.stop == "saturated"
     assert_egraph_consistent(graph)
     assert least <= estimated_plan(graph, "flops").cost_s <= 2.5 * least
+
+
+def test_a_part_is_taken_before_contractions_are_explored() -> None:
+    """Their many orders may use up the bound on the growth."""
+    x = leaf("x", 40, 3)
+    q, k, v = (op("Matmul", x, weight(name, 3, 3)) for name in "abc")
+    scores = op("Matmul", q, op("Permute", k, attrs=((1, 0),)))
+    attention = op("Matmul", op("Softmax", scores, attrs=(1,)), v)
+    row = op("Slice", attention, attrs=(0, 0, 1, 1))
+    names = [phase.name for phase in DEFAULT_PHASES]
+    begin = DEFAULT_PHASES[: names.index("contract")]
+    graph = saturate_terms((row,), RULES, begin, LIMITS, True)
+    parts = {t.shape for of in graph.classes.values() for t in of if isinstance(t, Scope)}
+    assert {(1, 3), (1, 40)} <= parts, "of q, and of the scores"
 
 
 def test_what_is_picked_is_no_larger_than_what_is_computed() -> None:
