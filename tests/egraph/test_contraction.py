@@ -337,6 +337,6 @@ def last_products(scope: Scope) -> list[int]:
 def test_orders_with_much_more_work_than_the_best_one_are_not_proposed() -> None:
     # (a @ b) @ c last multiplies 2 x 2 by 2 x 3, and a @ (b @ c) 2 x 80 by 80 x 3.
     assert last_products(chain(2, 80, 2, 3)) == [2 * 2 * 3, 2 * 80 * 3]
-    # For a row and an outer product, a @ (b @ c) is 1 x n by n x n, and (a @ b) @ c takes 2 * n.
-    assert last_products(chain(1, 15, 1, 15)) == [15, 15 * 15]
-    assert last_products(chain(1, 17, 1, 17)) == [17]
+    # Of a row, a @ (b @ c) is 1 x n by n x n, and (a @ b) @ c takes 2 * n + 2 * n points.
+    assert last_products(chain(1, 32, 2, 32)) == [2 * 32, 32 * 32]
+    assert last_products(chain(1, 33, 2, 33)) == [2 * 33]

@@ -72,7 +72,8 @@ def factor(scope: Scope) -> Iterator[Path]:
     factors = factors_of(scope.body)
     if not is_product(scope) or not 2 <= len(factors) <= MAX_FACTORS or _foldable(scope):
         return
-    reduced, most = set(reduction_iterators(scope)), MOST_WORK * in_best_order(scope, diagonals=False)
+    reduced = set(reduction_iterators(scope))
+    most = MOST_WORK * in_best_order(scope, diagonals=False)
     for sides in _splits(scope, factors):
         used = [{it for n in side for it in iterators(factors[n])} for side in sides]
         own = [frozenset(a - b) & reduced for a, b in zip(used, reversed(used), strict=True)]
