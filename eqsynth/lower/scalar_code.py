@@ -54,6 +54,9 @@ ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
 _STEEP: Final = frozenset({"exp", "exp2", "expm1", "pow"})
 """Functions whose relative error is large if a large argument has a small one."""
 
+_ONE_FACTOR: Final = 1e-6
+"""A factor and the inverse of a divisor that are so close to each other were one number."""
+
 _OPERATIONS: Final[dict[type, Callable[[Expr, Expr], Expr]]] = {
     FloorDiv: tirx.floordiv, Mod: tirx.floormod, Min: tirx.min, Max: tirx.max,
 }  # fmt: skip
@@ -96,18 +99,30 @@ def _fenced(product: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, "llvm.arithmetic.fence", product)
 
 
-def _multiplied(scalar: Scalar) -> Scalar:
-    """A quotient of floats by a number as a product: ``x / 11.3`` as ``0.0885 * x``.
+def _scaled_alike(terms: Sequence[Scalar]) -> list[Scalar]:
+    """The terms of a sum, in which ``x / 11.3`` is ``0.0885 * x`` if a term has this factor.
 
     Example: a weight of a softmax, ``exp(x / 11.3 - 0.0885 * m)``, whose m is the largest x, since
     the factor was moved out of the maximum. With scores around 1e10 the quotient and the product
     may differ by 500, and the weight is ``exp(500)`` instead of 1. As two products they cancel.
+
+    Other quotients stay as they are: 49 times the float 1/49 is less than 1, and floor of it is 0.
     """
-    match scalar:
-        case Call(fn="div", args=(over, Num(value=under))) if 2.0**-64 < abs(under) < 2.0**64:
-            if is_float(dtype_of(over) or "bool"):
-                return product([Num(1 / under), over])
-    return scalar
+    factors = [
+        abs(f.value) for t in terms if isinstance(t, Prod) for f in t.factors if isinstance(f, Num)
+    ]
+
+    def scaled(term: Scalar) -> Scalar:
+        match term:
+            case Call(fn="where", args=(test, yes, no)):
+                return Call("where", (test, scaled(yes), scaled(no)))
+            case Call(fn="div", args=(over, Num(value=under))) if is_float(dtype_of(term) or ""):
+                for factor in factors:
+                    if abs(factor * abs(under) - 1) < _ONE_FACTOR:
+                        return product([Num(math.copysign(factor, under)), over])
+        return term
+
+    return [scaled(term) for term in terms]
 
 
 def _values(term: Scalar) -> float:
@@ -190,8 +205,6 @@ class ScalarCode:
         if isinstance(scalar, Num):
             return number(scalar.value, arithmetic(dtype))
         own = dtype_of(scalar) or dtype
-        if self._rounded:
-            scalar = _multiplied(scalar)
         if arithmetic(own) != arithmetic(dtype):
             return convert(self.value(scalar, own), arithmetic(own), arithmetic(dtype))
         match scalar:
@@ -225,10 +238,10 @@ class ScalarCode:
             product = self.bind(self._fold(False, rest, dtype)) if rest else None
             return number(0.0, arithmetic(dtype)) if product is None else product - product
         if is_sum and self._rounded:
-            parts = sorted(parts, key=_values, reverse=True)
+            parts = sorted(_scaled_alike(parts), key=_values, reverse=True)
         values = [self.value(part, dtype) for part in parts]
         if is_sum and self._rounded and dtype != "bool":
-            products = [isinstance(_multiplied(part), Prod) for part in parts]
+            products = [isinstance(part, Prod) for part in parts]
             return self._add_rounded(list(zip(values, products, strict=True)))
         result = values[0]
         for value in values[1:]:

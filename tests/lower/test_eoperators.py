@@ -251,15 +251,8 @@ def product(
     # Whole blocks; seven and six rows; one row more; a vector more; vectors that overlap; fewer
     # rows than a block; half a vector, with and without overlap.
     [
-        (16, 64, 80),
-        (21, 32, 130),
-        (12, 48, 130),
-        (17, 32, 130),
-        (16, 80, 70),
-        (9, 50, 150),
-        (5, 100, 140),
-        (64, 8, 150),
-        (40, 13, 140),
+        (16, 64, 80), (21, 32, 130), (12, 48, 130), (17, 32, 130),
+        (16, 80, 70), (9, 50, 150), (5, 100, 140), (64, 8, 150), (40, 13, 140),
     ],  # fmt: skip
 )
 def test_contractions_in_blocks(m: int, n: int, k: int) -> None:
@@ -452,47 +445,66 @@ def test_equal_products_cancel_in_an_exponent(reduced: tuple[int, ...]) -> None:
         assert torch.equal(result, torch.full(scope.shape, 40.0 if reduced else 1.0)), kernel
 
 
-def test_an_exponent_that_is_divided_by_zero_is_left_to_torch() -> None:
-    quotient = Call("div", (Read(tensor(0, (8,)), (it(0, 8),)), Num(0.0)))
-    kernels = list(TvmBackend().kernels(pointwise(Call("exp", (quotient,)), 8), (False,)))
-    with pytest.warns(RuntimeWarning, match="Divide by zero"):
-        assert not any(TvmBackend().build([(kernel, {}) for kernel in kernels]))
+def results(scopes: Sequence[Scope], *values: torch.Tensor) -> list[torch.Tensor]:
+    """What each kernel of each scope gives. Inputs are named by their place in ``values``."""
+    backend = TvmBackend()
+    kernels = [k for s in scopes for k in backend.kernels(s, (False,) * len(args_of(s)))]
+    made = list[torch.Tensor]()
+    for kernel, run in zip(kernels, backend.build([(k, {}) for k in kernels]), strict=True):
+        args = [arg for arg in args_of(kernel.term) if isinstance(arg, Input)]
+        assert run is not None
+        made.append(run(*(values[int(arg.label)] for arg in args)))
+    assert made
+    return made
 
 
 def scaled(read: Read, divide: bool) -> Scalar:
     return Call("div", (read, Num(11.3))) if divide else Prod((Num(1 / 11.3), read))
 
 
-def test_a_softmax_is_1_at_the_largest_score_however_it_is_written() -> None:
-    """m = max(k) x/11.3 + b and exp(x/11.3 + b - m): one kernel may divide by 11.3 and another
-    multiply by its inverse, and the terms of a sum come in any order. One rounding of the scores is
-    64."""
-    (i, k), places = (it(0, 8), it(1, 40)), [(8, 40), (40,), (8,)]
-    x, b, m = (tensor(n, shape) for n, shape in enumerate(places))
-    scores = torch.full((8, 40), 1e10) + 1e4 * sample((8, 40), "float32")
+def exponentials(*terms: Scalar) -> list[Scope]:
+    """exp(a + b + ..) with the terms in all orders."""
+    orders = itertools.permutations(terms)
+    return [Scope((8, 40), (), Call("exp", (Sum(order),))) for order in orders]
+
+
+SCORES = torch.full((8, 40), 1e10) + 1e4 * sample((8, 40), "float32")  # one rounding is 1024
+
+
+@pytest.mark.parametrize("divide", [True, False])
+def test_a_softmax_is_1_at_the_largest_score_in_any_order(divide: bool) -> None:
+    """exp(x/11.3 + b - m) with m = max(k) x/11.3 + b."""
+    i, k = it(0, 8), it(1, 40)
+    score = scaled(Read(tensor(0, (8, 40)), (i, k)), divide)
+    b, m = Read(tensor(1, (40,)), (k,)), Prod((Num(-1.0), Read(tensor(2, (8,)), (i,))))
     bias = 20 * sample((40,), "float32")
-    largest, weights = list[Scope](), list[Scope]()
-    for divide in (True, False):
-        score = scaled(Read(x, (i, k)), divide)
-        largest.append(Scope((8,), (40,), Sum((score, Read(b, (k,)))), "max"))
-        for terms in itertools.permutations(
-            (score, Read(b, (k,)), Prod((Num(-1.0), Read(m, (i,)))))
-        ):
-            weights.append(Scope((8, 40), (), Call("exp", (Sum(terms),))))
-
-    def results(scopes: Sequence[Scope], *values: torch.Tensor) -> list[torch.Tensor]:
-        backend = TvmBackend()
-        kernels = [k for s in scopes for k in backend.kernels(s, (False,) * len(args_of(s)))]
-        made = list[torch.Tensor]()
-        for kernel, run in zip(kernels, backend.build([(k, {}) for k in kernels]), strict=True):
-            assert run is not None
-            given = [
-                values[int(arg.label)] for arg in args_of(kernel.term) if isinstance(arg, Input)
-            ]
-            made.append(run(*given))
-        return made
-
-    first, *others = results(largest, scores, bias)
+    largest = Scope((8,), (40,), Sum((score, b)), "max")
+    first, *others = results([largest], SCORES, bias)
     assert all(torch.equal(first, other) for other in others)
-    for made in results(weights, scores, bias, first):
+    for made in results(exponentials(score, b, m), SCORES, bias, first):
         assert torch.equal(made.amax(1), torch.ones(8))
+
+
+def test_a_quotient_is_a_product_beside_a_product_with_the_inverse() -> None:
+    """exp(x/11.3 - 0.0885*m) with m = max(k) x, also where a mask leaves scores out."""
+    i, k = it(0, 8), it(1, 40)
+    quotient = scaled(Read(tensor(0, (8, 40)), (i, k)), True)
+    seen = Call("where", (Read(tensor(2, (40,), "bool"), (k,)), quotient, Num(-np.inf)))
+    m = Prod((Num(-1 / 11.3), Read(tensor(1, (8,)), (i,))))
+    every = torch.ones(40, dtype=torch.bool)
+    for score in (quotient, seen):
+        for made in results(exponentials(score, m), SCORES, SCORES.amax(1), every):
+            assert torch.equal(made.amax(1), torch.ones(8))
+
+
+def test_a_quotient_whose_floor_is_taken_stays_a_quotient() -> None:
+    """49 times the float 1/49 is less than 1."""
+    i, k = it(0, 8), it(1, 40)
+    ones = Call("floor", (Call("div", (Read(tensor(0, (8, 40)), (i, k)), Num(49.0))),))
+    other = Prod((Num(1 / 49), Read(tensor(1, (8,)), (i,))))
+    x, zeros = torch.full((8, 40), 49.0), torch.zeros(8)
+    for made in results(exponentials(ones, other), x, zeros):
+        assert torch.allclose(made, torch.tensor(np.e).float())
+    largest = Scope((8,), (40,), Call("div", (Read(tensor(0, (8, 40)), (i, k)), Num(49.0))), "max")
+    for made in results([largest], x):
+        assert torch.equal(made, torch.ones(8))
