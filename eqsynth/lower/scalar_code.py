@@ -106,7 +106,7 @@ def _scaled_alike(terms: Sequence[Scalar]) -> list[Scalar]:
     the factor was moved out of the maximum. With scores around 1e10 the quotient and the product
     may differ by 500, and the weight is ``exp(500)`` instead of 1. As two products they cancel.
 
-    Other quotients stay as they are: 49 times the float 1/49 is less than 1, and floor of it is 0.
+    Other quotients stay as they are: 41 times the float 1/41 is less than 1, and floor of it is 0.
     """
     factors = [
         abs(f.value) for t in terms if isinstance(t, Prod) for f in t.factors if isinstance(f, Num)
