@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eqsynth.lower.reruns import off_by_rounding
-from eqsynth.lower.rounding import LONGER, RERUNS, Evidence, distance, judge, largest_error
+from eqsynth.lower.rounding import LONGER, RERUNS, SUMS, Evidence, distance, judge, largest_error
 
 Function = Callable[[Tensor], Tensor]
 
@@ -141,6 +141,16 @@ def test_many_terms_that_cancel_one_lose_as_much_as_a_sum_of_their_length(
 
     reruns = replace(evidence(right, x), summed=[terms])
     assert (judge([mine(x)], [right(x)], reruns).wrong is not None) is fails
+
+
+@pytest.mark.parametrize(("first", "off", "fails"), [
+    (0, 15.0, False), (0, 17.0, True), (SUMS, 7.0, False), (SUMS, 9.0, True)
+])  # fmt: skip
+def test_an_element_may_be_moved_by_64_roundings(first: int, off: float, fails: bool) -> None:
+    """Of the inputs, which reruns move by 4 roundings, and of values on the way, by 8."""
+    right, moved = torch.zeros(3), torch.ones(3)
+    reruns = Evidence(lambda seed: [moved if (seed >= SUMS) == (first > 0) else right])
+    assert (judge([right + off], [right], reruns).wrong is not None) is fails
 
 
 @pytest.mark.parametrize(
