@@ -282,7 +282,7 @@ class _Chain:
             steps = table.steps(wanted, self._last)
         assert steps is not None
         if self._readers is not None:
-            steps = tuple(replace(step, cost_s=self._prices.costs(step.kernel)) for step in steps)
+            steps = tuple(replace(step, cost_s=self._prices.step_s(step)) for step in steps)
         return Plan(steps, table.inputs(), tuple(outputs), sum(s.cost_s for s in steps))
 
     def _below(self, state: int) -> dict[int, Choice] | None:

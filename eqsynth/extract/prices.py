@@ -7,13 +7,15 @@ Not here: the costs of kernels (``cost.py``), which ways a plan takes (``greedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from eqsynth.extract.candidates import Candidate
 from eqsynth.extract.kernel import Kernel
-from eqsynth.ir.tensor import ClassRef
+from eqsynth.extract.plan import PlanStep
+from eqsynth.ir.tensor import ClassRef, Tensor
 
 Costs = Callable[[Kernel], float]
 
@@ -72,12 +74,14 @@ class Prices:
         costs: Costs,
         worth: Worth | None = None,
         beside_s: Callable[[Candidate], float] | None = None,
+        barred: Set[Tensor] = frozenset(),
     ) -> None:
         """
         Args:
             beside_s: what a candidate costs beside its kernel (``forms.py``).
+            barred: members whose candidates cost infinitely much (``steady.py``).
         """
-        self.costs, self._beside_s = costs, beside_s
+        self.costs, self._beside_s, self._barred = costs, beside_s, barred
         self.copies: dict[tuple[int, int], Choice] = {}
         self._kernels, self._worth = kernels, worth
         self._known: dict[int, float] = {}
@@ -99,14 +103,25 @@ class Prices:
 
     def _least(self, way: Way) -> tuple[float, int]:
         """The cost and the position of the candidate that stands for all of a way."""
-        if self._beside_s is not None:
+        if self._beside_s is not None or self._barred:
             both = zip(way.kernels, way.candidates, strict=True)
-            costs_s = [self._cost_s(kernel) + self._beside_s(each) for kernel, each in both]
-            return min((cost_s, n) for n, cost_s in enumerate(costs_s))
-        place = self._cheapest.get(way.kernels)
-        if place is None:
-            place = self._cheapest[way.kernels] = self._place(way.kernels)
-        return self._cost_s(way.kernels[place]), place
+            costs_s = [self._cost_s(kernel) + self._extra_s(each) for kernel, each in both]
+            place = self._place(way.kernels, costs_s)
+            return costs_s[place], place
+        known = self._cheapest.get(way.kernels)
+        if known is None:
+            costs_s = list(map(self._cost_s, way.kernels))
+            known = self._cheapest[way.kernels] = self._place(way.kernels, costs_s)
+        return self._cost_s(way.kernels[known]), known
+
+    def step_s(self, step: PlanStep) -> float:
+        """The cost of a step without what it costs beside its kernel; infinite if it is barred."""
+        return math.inf if step.member in self._barred else self.costs(step.kernel)
+
+    def _extra_s(self, candidate: Candidate) -> float:
+        if candidate.member in self._barred:
+            return math.inf
+        return self._beside_s(candidate) if self._beside_s is not None else 0.0
 
     def _cost_s(self, number: int) -> float:
         known = self._known.get(number)
@@ -114,10 +129,10 @@ class Prices:
             known = self._known[number] = self.costs(self._kernels[number])
         return known
 
-    def _place(self, kernels: tuple[int, ...]) -> int:
+    def _place(self, kernels: tuple[int, ...], costs_s: Sequence[float]) -> int:
         """The position of the candidate that stands for all: the cheapest, or a measured one that
         costs little more (see :class:`Worth`)."""
-        priced = [(self._cost_s(kernel), n) for n, kernel in enumerate(kernels)]
+        priced = [(cost_s, n) for n, cost_s in enumerate(costs_s)]
         least_s, place = min(priced)
         worth = self._worth
         if worth is not None and not worth.known(self._kernels[kernels[place]]):

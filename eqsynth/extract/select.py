@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -28,7 +28,8 @@ from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.prices import Choice, Costs, Prices, Worth
 from eqsynth.extract.states import States
-from eqsynth.ir.tensor import ClassRef, Input, args_of
+from eqsynth.extract.steady import Bar, steadily
+from eqsynth.ir.tensor import ClassRef, Input, Tensor, args_of
 
 # Building the model for the solver may take this many seconds. If less time is left, the solver
 # isn't asked.
@@ -72,6 +73,8 @@ class Selection:
         self._followed: Sequence[int] = ()
         # The solver's answers, by the share of its work that it was allowed.
         self._solved: dict[float, Solved] = defaultdict(Solved)
+        # Members that no plan may compute classes by (``steady.py``).
+        self._barred: set[Tensor] = set()
         self._ways = {ref: self._states.ways(ref, options) for ref, options in found.items()}
 
     def best(
@@ -94,10 +97,16 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        prices = Prices(self._states.kernels, costs, worth)
+
+        def select(bar: Bar, costs: Costs) -> Plan:
+            return self._best(Prices(self._states.kernels, costs, worth, barred=bar), known, share)
+
+        return steadily(select, costs, self._barred)
+
+    def _best(self, prices: Prices, known: Plan | None, share: float) -> Plan:
         plan = self._one_by_one(prices)
         if known is not None:
-            known = priced(known, costs)
+            known = _priced(known, prices.step_s)
             plan = known if known.cost_s < plan.cost_s else plan
         plan = self._jointly(plan, prices, share)
         if not self.graph.original:
@@ -111,8 +120,12 @@ class Selection:
     def with_forms(self, costs: Costs, forms: Forms) -> Plan:
         """Return a greedy plan for which reading the forms of constants costs what ``forms`` says,
         beside the kernels' costs, which are those of its steps."""
-        prices = Prices(self._states.kernels, costs, beside_s=forms.beside_s)
-        return priced(self._one_by_one(prices), costs)
+
+        def select(bar: Bar, costs: Costs) -> Plan:
+            prices = Prices(self._states.kernels, costs, beside_s=forms.beside_s, barred=bar)
+            return _priced(self._one_by_one(prices), prices.step_s)
+
+        return steadily(select, costs, self._barred)
 
     def one_by_one(self, costs: Costs, worth: Worth | None = None) -> Plan:
         """Return the cheapest of some greedy plans, in a fraction of the time of :meth:`best`. For
@@ -126,7 +139,11 @@ class Selection:
             ExtractionError: a root has no member that any backend can run.
             OutOfTime: the deadline has passed.
         """
-        return self._one_by_one(Prices(self._states.kernels, costs, worth))
+
+        def select(bar: Bar, costs: Costs) -> Plan:
+            return self._one_by_one(Prices(self._states.kernels, costs, worth, barred=bar))
+
+        return steadily(select, costs, self._barred)
 
     def _one_by_one(self, prices: Prices) -> Plan:
         plan = self._greedy.plan(prices, self.until)
@@ -158,7 +175,7 @@ class Selection:
         """Return the plan with each kernel replaced by the present cheapest kernel that computes
         the same state from the same states, such as another schedule of the same member."""
         table = self._states
-        prices, steps = Prices(table.kernels, costs, worth), []
+        prices, steps = Prices(table.kernels, costs, worth, barred=self._barred), []
         for step in plan.steps:
             state, needs = table.number(*step.result), tuple(table.number(*a) for a in step.args)
             for way in self._ways[step.result[0]]:
@@ -167,7 +184,7 @@ class Selection:
                     if now.candidate is not None and now.cost_s < costs(step.kernel):
                         step = table.step(state, now, now.candidate)
             steps.append(step)
-        return priced(replace(plan, steps=tuple(steps)), costs)
+        return _priced(replace(plan, steps=tuple(steps)), prices.step_s)
 
     def plain(self, costs: Costs) -> Plan:
         """Return the best plan of the original's operators, unchanged. The deadline doesn't apply.
@@ -321,5 +338,9 @@ def _place(choices: list[tuple[int, Choice]], state: int, choice: Choice) -> int
 def priced(plan: Plan, costs: Costs) -> Plan:
     """Return the plan with the present costs of its steps, some of which may have been timed since
     the plan was made."""
-    steps = tuple(replace(step, cost_s=costs(step.kernel)) for step in plan.steps)
+    return _priced(plan, lambda step: costs(step.kernel))
+
+
+def _priced(plan: Plan, step_s: Callable[[PlanStep], float]) -> Plan:
+    steps = tuple(replace(step, cost_s=step_s(step)) for step in plan.steps)
     return replace(plan, steps=steps, cost_s=sum(step.cost_s for step in steps))

@@ -206,6 +206,9 @@ _TABLE: Final = (
 
 FUNCTIONS: Final[dict[str, Function]] = {function.name: function for function in _TABLE}
 
+STEEP: Final = frozenset({"exp", "exp2", "expm1", "pow"})
+"""Functions whose relative error is large if a large argument has a small one."""
+
 COMMUTATIVE: Final = frozenset({"max", "min", "eq", "ne", "and", "or"})
 
 # Reducer -> its identity: the value of an empty reduction, and the fill that leaves a result alone.

@@ -18,6 +18,7 @@ import numpy as np
 from tvm import tirx
 
 from eqsynth.errors import LoweringError
+from eqsynth.ir.functions import STEEP
 from eqsynth.ir.index import FloorDiv, Index, It, Max, Min, Mod, number_of
 from eqsynth.ir.scalar import (
     Call,
@@ -50,9 +51,6 @@ from eqsynth.lower.scalar_functions import (
 # Without this attribute TVM allocates by a call of its runtime, even a single element.
 ON_STACK: Final = {"disable_lower_builtin": tirx.const(True, "bool")}
 
-
-_STEEP: Final = frozenset({"exp", "exp2", "expm1", "pow"})
-"""Functions whose relative error is large if a large argument has a small one."""
 
 _ONE_FACTOR: Final = 1e-6
 """A factor and the inverse of a divisor that are so close to each other were one number."""
@@ -271,7 +269,7 @@ class ScalarCode:
             numbers = [self.value(arg, "uint8") for arg in args]
             return differ(INTEGER[fn](self, "uint8", *numbers), number(0, "uint8"))
         dtype = arithmetic(own)
-        outside, self._rounded = self._rounded, self._rounded or fn in _STEEP
+        outside, self._rounded = self._rounded, self._rounded or fn in STEEP
         values = [self.value(arg, dtype) for arg in args]
         self._rounded = outside
         if is_float(dtype):
