@@ -5,7 +5,9 @@
 
 if a mask makes s[x, j] -inf at each j that isn't m(x) + d*w for some w. The mask reads no tensor,
 so its values are known. Where m(x) + d*w is no value of j, the new scores are -inf too. Attention
-in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides. Without
+in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides. The
+lowest finite number of the dtype hides like -inf (``torch.finfo(dtype).min``), if each row shows a
+finite score: that is larger by more than 1e31, so exp of the difference is 0. Without
 the softmax the same holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes
 s[x, j] -inf.
 
@@ -49,6 +51,7 @@ from eqsynth.ir.scalar import (
     reads,
     rewrite_leaves,
     substitute,
+    terms_of,
 )
 from eqsynth.ir.scopes import (
     bare,
@@ -59,12 +62,18 @@ from eqsynth.ir.scopes import (
     traversal_iterators,
 )
 from eqsynth.ir.tensor import Op, Scope
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import MOST, is_float
 
 _require = partial(checking.require, law="restrict")
 
 LARGEST: Final = 1 << 24
 """The most elements of a mask to evaluate: 4,096 queries by 4,096 keys take half a second."""
+
+FAR: Final = 1e30
+"""A number of at least this size counts as infinite beside scores."""
+
+LOWEST: Final = {dtype: -most for dtype, most in MOST.items() if most > FAR}
+"""The lowest finite number of each dtype, except float16, in which scores come near to it."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,17 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
     own = traversal_iterators(scores)
     place = own[axis]
     _require(key.extent == place.extent, condition="softmax", what="a part of the weights is read")
-    _hides(scores, given.mask, place, REDUCERS[scope.reducer if softmax is None else "max"])
+    _is_known(scores, given.mask)
+    mask = given.mask.read
+    axes = zip(mask.index, mask.tensor.shape, strict=True)
+    fits = any(index.bare() == place and extent == place.extent for index, extent in axes)
+    _require(fits, condition="mask", what="the mask isn't read at the place of the weights")
+    if softmax is not None and is_lowest(scores, mask, given.mask.hides):
+        _shows(scores, given.mask, [place])
+    else:
+        hidden = REDUCERS[scope.reducer if softmax is None else "max"]
+        known = known_where(scores.body, mask, given.mask.hides)
+        _require(known == hidden, condition="hides", what=f"the scores aren't {hidden} there")
     _require(given.step > 0 and given.count > 0 and place not in given.start.iterators()
              and set(given.start.iterators()) <= set(own),
              condition="places", what="the places have no order")  # fmt: skip
@@ -193,15 +212,35 @@ def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
     return scope_over(own, [], rewrite_leaves(scores.body, moved))
 
 
-def _hides(scores: Scope, mask: Mask, place: It, value: float) -> None:
-    """Check that the scores are ``value`` where the mask is ``hides``, or is read out of range."""
-    _is_known(scores, mask)
-    read = mask.read
-    axes = zip(read.index, read.tensor.shape, strict=True)
-    fits = any(index.bare() == place and extent == place.extent for index, extent in axes)
-    _require(fits, condition="mask", what="the mask isn't read at the place of the weights")
-    known = known_where(scores.body, read, mask.hides)
-    _require(known == value, condition="hides", what=f"the scores aren't {value} there")
+def _shows(scope: Scope, mask: Mask, places: Sequence[It]) -> None:
+    """Check that the mask shows a finite number at some of ``places`` for all other iterators."""
+    its = sorted(iterators(mask.read), key=lambda it: it.slot)
+    _, shown = visible(mask, its)
+    others = set(np.unique(value_of(mask.holds)).tolist()) - {mask.hides}
+    finite = len(others) == 1 and all(stays_finite(scope.body, mask.read, float(v)) for v in others)
+    _require(finite, condition="finite", what="what is let through may be infinite")
+    axes = tuple(n for n, it in enumerate(its) if it in places)
+    shown = np.broadcast_to(shown, [it.extent for it in its])
+    _require(bool(shown.any(axis=axes).all()), condition="rows", what="a row is hidden")
+
+
+def is_lowest(scope: Scope, read: Read, value: float) -> bool:
+    """Whether the scope is the lowest number of its dtype where ``read`` has ``value``, or that
+    number plus finite terms."""
+    terms = terms_of(_chosen(scope.body, read, value))
+    parts = [Num(value) if part == read else _chosen(part, read, value) for part in terms]
+    finite = all(stays_finite(part, read, value) for part in parts if not isinstance(part, Num))
+    numbers = (part.value for part in parts if isinstance(part, Num))
+    return finite and sum(numbers) == LOWEST.get(scope.dtype)
+
+
+def _chosen(body: Scalar, read: Read, value: float) -> Scalar:
+    """The case that a choice takes where ``read`` has ``value``; the body if that isn't known."""
+    match body:
+        case Call(fn="where", args=(condition, yes, no)):
+            which = known_where(condition, read, value)
+            return body if which is None else _chosen(yes if which else no, read, value)
+    return body
 
 
 def _is_known(scope: Scope, mask: Mask) -> None:
@@ -269,9 +308,9 @@ def stays_finite(body: Scalar, read: Read, value: float) -> bool:
     """Whether the body is finite where ``read`` has ``value`` and all other reads are finite."""
     match body:
         case Num(value=number):
-            return math.isfinite(number)
+            return abs(number) < FAR
         case Read():
-            return math.isfinite(value if body == read else body.fill)
+            return abs(value if body == read else body.fill) < FAR
         case Value():
             return True
         case Call(fn="where", args=(condition, yes, no)):
@@ -320,7 +359,7 @@ def reach(scope: Scope, given: Reach) -> Scope:
             isn't read in range; ``finite``: the scores that the mask shows aren't known to be
             finite; ``rows``: the mask hides every place of some row.
     """
-    guard, peak, read = given.guard, given.peak, given.mask.read
+    guard, peak = given.guard, given.peak
     asked = guarded(guard)
     fits = asked is not None and asked.in_range() and asked.tensor.type == peak.type
     fits = fits and guard in composites(scope.body) and peak.reducer == "max"
@@ -329,14 +368,7 @@ def reach(scope: Scope, given: Reach) -> Scope:
     kept = dtype_of(guard.args[2])
     _require(kept is not None and kept == dtype_of(guard), condition="dtype", what="other dtypes")
     _is_known(peak, given.mask)
-    its = sorted(iterators(read), key=lambda it: it.slot)
-    _, shown = visible(given.mask, its)
-    others = set(np.unique(value_of(given.mask.holds)).tolist()) - {given.mask.hides}
-    finite = len(others) == 1 and all(stays_finite(peak.body, read, float(v)) for v in others)
-    _require(finite, condition="finite", what="what is let through may be infinite")
-    axes = tuple(n for n, it in enumerate(its) if it in reduction_iterators(peak))
-    shown = np.broadcast_to(shown, [it.extent for it in its])
-    _require(bool(shown.any(axis=axes).all()), condition="rows", what="a row is hidden")
+    _shows(peak, given.mask, reduction_iterators(peak))
     body = rewrite_leaves(
         scope.body, lambda leaf: leaf, lambda part: guard.args[2] if part == guard else part
     )

@@ -24,6 +24,12 @@ ITEMSIZE: Final = {
     "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "bool": 1,
 }  # fmt: skip
 
+MOST: Final = {
+    "float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": float(np.finfo("f4").max),
+    "float64": float(np.finfo("f8").max),
+}  # fmt: skip
+"""The largest finite number of each float dtype."""
+
 Shape = tuple[int, ...]
 
 

@@ -10,7 +10,7 @@ from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import It
 from eqsynth.ir.scalar import Call, Cast, Num, Read, Scalar, Value, product, total
 from eqsynth.ir.tensor import Op, Tensor
-from eqsynth.ir.types import is_float
+from eqsynth.ir.types import MOST, is_float
 from eqsynth.testing.choices import Rejected
 from eqsynth.testing.scope_samples import at, iterators, leaf, made_scope
 from eqsynth.testing.world import World
@@ -46,8 +46,8 @@ def scores(world: World, i: It, j: It, hidden: float = -math.inf) -> tuple[Scala
         made_scope((i.extent, j.extent), (), Call("not", (visible,)) if kind == "not" else visible),
         (at(i), at(j)),
     )
-    if kind == "sum" and hidden == -math.inf:
-        return total([x, Call("where", (mask, Num(0), Num(-math.inf)))]), mask
+    if kind == "sum" and hidden < 0:
+        return total([x, Call("where", (mask, Num(0), Num(hidden)))]), mask
     if kind == "sum" and hidden == 0:
         return product([x, Call("relu", (x,)), Cast(world.dtype, mask)]), mask
     ways = (Num(hidden), x) if kind == "not" else (x, Num(hidden))
@@ -73,10 +73,14 @@ def masked_reduction(world: World) -> Tensor:
 
 
 def masked_weights(world: World) -> Tensor:
-    """``sum_j softmax(s)[i, j] * v[j, d]``, where s is -inf if a mask hides j from i."""
-    rows, columns, width = (world.choices.pick(sizes) for sizes in ((4, 6, 3), (4, 6, 9), (1, 2)))
+    """``sum_j softmax(s)[i, j] * v[j, d]``, where s is -inf, or the lowest number of the dtype, if
+    a mask hides j from i."""
+    pick = world.choices.pick
+    rows, columns, width = (pick(sizes) for sizes in ((4, 6, 3), (4, 6, 9), (1, 2)))
     i, j = iterators((rows, columns))
-    weights = Op("Softmax", (made_scope((rows, columns), (), scores(world, i, j)[0]),), (1,))
+    hidden = pick((-math.inf, -math.inf, -MOST.get(world.dtype, math.inf)))
+    inner = made_scope((rows, columns), (), scores(world, i, j, hidden)[0])
+    weights = Op("Softmax", (inner,), (1,))
     own, d, key = iterators((rows, width, columns))
     values = Read(leaf(world, (columns, width), "v"), (at(key), at(d)))
     body = product([Read(weights, (at(own), at(key))), values])

@@ -37,6 +37,9 @@ _SIMPLE: Final = 10**6
 _LARGEST: Final = 2**_BITS
 
 
+_HIDDEN: Final = 1e30
+
+
 class Undecided(Exception):
     """The field has no answer: a float would become an integer, or something is divided by 0."""
 
@@ -108,7 +111,10 @@ def _floor(x: Any) -> Any:
     return x if abs(x) > _LARGEST else _context.floor(x)
 
 
-_exp: Final = _limited(_context.exp)
+@_limited
+def _exp(x: Any) -> Any:
+    # What is 0 in every dtype is 0: the lowest float32 hides scores of a softmax, as -inf does.
+    return _context.mpf(0) if x < -_HIDDEN else _context.exp(x)
 
 
 def _sigmoid(x: Any) -> Any:

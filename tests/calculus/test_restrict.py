@@ -24,6 +24,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Scalar, Sum, Value, composites, reads
 from eqsynth.ir.scopes import renumber
 from eqsynth.ir.tensor import Op, Scope
+from eqsynth.ir.types import MOST
 from eqsynth.testing.mask_samples import guarded_rows, masked_reduction, masked_weights
 from eqsynth.testing.world import World
 from tests.calculus.proposals import assert_one_value, never_wrong
@@ -156,6 +157,23 @@ def test_a_reduction_leaves_out_what_the_mask_hides(scope: Scope) -> None:
     assert_one_value(scope, answer)
 
 
+LOW = Num(-MOST["float32"])
+
+
+def lowest(seen: Scalar = SEEN, x: Scalar = X, least: Num = LOW) -> tuple[Scope, Restrict]:
+    """Attention whose scores are the lowest number where ``seen`` is False."""
+    scope = weighted(scores(Call("where", (seen, x, least))))
+    assert isinstance(seen, Read) and isinstance(seen.tensor, Scope)
+    return scope, given(scope, mask=Mask(seen, seen.tensor, 0.0))
+
+
+# Each row sees a key; the row 0 of LATER sees none.
+LATER = Read(Scope((6, 6), (), Call("lt", (Value(KEY), Value(ROW)))), (ROW, KEY))
+HALF_FLOAT = Read(leaf("x", 6, 6, dtype="float16"), (ROW, KEY))
+MASKED_LOW = Call("where", (SEEN, X, LOW))
+PADDED = Call("where", (Call("lt", (X, Num(0))), X, LOW))
+
+
 FINITE = weighted(scores(Call("where", (SEEN, X, Num(-1e30)))))
 FAR = weighted(scores(Sum((Read(leaf("x", 6, 6), (ROW, KEY), INF),
                            Call("where", (SEEN, Num(0), Num(-INF)))))))  # fmt: skip
@@ -260,6 +278,13 @@ BOTH = Scope((), (6, 6), Prod((Read(Op("Softmax", (MASKED,), (1,)), (ROW, KEY)),
         ("softmax", reduced(KEPT), given(reduced(KEPT), axis=2)),
         ("softmax", reduced(KEPT), given(reduced(KEPT), scores=scores(X), axis=-1)),
         ("hides", FINITE, given(FINITE)),
+        # A row whose scores all are the lowest number has equal weights. So each must show a score
+        # that is known to be larger.
+        ("rows", *lowest(LATER)),
+        ("finite", *lowest(x=PADDED)),
+        ("finite", *lowest(x=Sum((X, Prod((Call("relu", (X,)), LOW)))))),
+        ("hides", *lowest(x=HALF_FLOAT, least=Num(-MOST["float16"]))),
+        ("hides", reduced(MASKED_LOW, "max"), given(reduced(MASKED_LOW, "max"))),
         ("hides", FAR, given(FAR)),
         ("places", PLAIN, given(PLAIN, step=0)),
         ("places", PLAIN, given(PLAIN, start=KEY)),
@@ -277,6 +302,7 @@ def test_a_condition_that_fails_is_named(condition: str, scope: Scope, arguments
 
 WHOLE = Scope((6, 6), (), Cast("int64", NEAR))
 ADDED = Scope((6, 6), (), Call("where", (NEAR, Num(0), Num(-INF))))
+LEAST = Scope((6, 6), (), Cast("float32", Call("where", (NEAR, Num(0), LOW))))
 
 
 @pytest.mark.parametrize(
@@ -290,6 +316,10 @@ ADDED = Scope((6, 6), (), Call("where", (NEAR, Num(0), Num(-INF))))
         (Sum((X, Read(ADDED, (ROW, KEY)))), ADDED, -INF),
         (Call("where", (SEEN, Read(leaf("x", 6, 6), (ROW, KEY - 1), INF), Num(-INF))), BAND, 0.0),
         (Call("where", (SEEN, X, Num(-INF))), BAND, 0.0),
+        # The lowest number, in place of a score or added to it.
+        (Call("where", (SEEN, X, LOW)), BAND, 0.0),
+        (Sum((X, Call("where", (SEEN, Num(0), LOW)))), BAND, 0.0),
+        (Sum((X, Num(1), Read(LEAST, (ROW, KEY)))), LEAST, LOW.value),
     ],
 )  # fmt: skip
 def test_scores_that_a_mask_hides(body: Scalar, mask: Scope, hides: float) -> None:
@@ -319,7 +349,6 @@ def test_a_guard_goes_where_each_row_sees_something() -> None:
     assert_one_value(scope, answer)
 
 
-LATER = Read(Scope((6, 6), (), Call("lt", (Value(KEY), Value(ROW)))), (ROW, KEY))
 UNKNOWN = Read(READS, (ROW, KEY))
 
 

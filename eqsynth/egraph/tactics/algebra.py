@@ -442,7 +442,7 @@ def _masked(
         argument, axis = softmax.args[0], softmax.attrs[0]
         assert isinstance(argument, ClassRef) and isinstance(axis, int)
         for scores in maps_of(view, argument):
-            for mask in _masks(view, scores):
+            for mask in _masks(view, scores, lowest=True):
                 yield softmax, axis, scores, mask
     summed = reduction_iterators(scope)
     axes = [axis for axis, index in enumerate(weights.index) if index.bare() in summed]
@@ -470,11 +470,14 @@ def reach(view: View, row: Sequence[Any]) -> Iterable[Path]:
     raise Later
 
 
-def _masks(view: View, scope: Scope, hidden: float = -math.inf) -> Iterator[Mask]:
-    """The masks that make a scope ``hidden``: its reads of constants whose values are known."""
+def _masks(
+    view: View, scope: Scope, hidden: float = -math.inf, lowest: bool = False
+) -> Iterator[Mask]:
+    """The masks that make a scope ``hidden``, or the lowest number if ``lowest``: its reads of
+    constants whose values are known."""
     for read in dict.fromkeys(reads(scope.body)):
         for holds in view.scopes(_class(read)) if read.tensor.constant else ():
-            yield from masks.masks_of(scope, read, holds, hidden)
+            yield from masks.masks_of(scope, read, holds, hidden, lowest)
 
 
 def part(view: View, row: Sequence[Any]) -> Iterable[Path]:

@@ -16,7 +16,15 @@ from typing import Final
 
 import numpy as np
 
-from eqsynth.calculus.restrict import LARGEST, Mask, Restrict, known_where, visible
+from eqsynth.calculus.restrict import (
+    LARGEST,
+    LOWEST,
+    Mask,
+    Restrict,
+    is_lowest,
+    known_where,
+    visible,
+)
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, iterators, reads
@@ -28,16 +36,20 @@ FEWER: Final = 2
 reading whole rows."""
 
 
-def masks_of(scores: Scope, read: Read, holds: Scope, hidden: float = -math.inf) -> Iterator[Mask]:
+def masks_of(
+    scores: Scope, read: Read, holds: Scope, hidden: float = -math.inf, lowest: bool = False
+) -> Iterator[Mask]:
     """The masks that ``read`` can be: one for each value of ``read`` that makes the scores
-    ``hidden``.
+    ``hidden``, or, if ``lowest``, the lowest number of their dtype.
 
     None if ``holds``, the scope that ``read`` reads, reads tensors itself or is too large.
     """
     if any(True for _ in reads(holds.body)) or math.prod(holds.extents) > LARGEST:
         return
-    for value in (0.0, 1.0, -math.inf, math.inf):
-        if known_where(scores.body, read, value) == hidden:
+    least = LOWEST.get(holds.dtype)
+    for value in (0.0, 1.0, -math.inf, math.inf, *([least] if lowest and least else [])):
+        known = known_where(scores.body, read, value)
+        if known == hidden or (lowest and is_lowest(scores, read, value)):
             yield Mask(read, holds, value)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
@@ -12,13 +11,7 @@ from eqsynth.errors import DtypeError, ShapeError
 from eqsynth.frontend.expr import Expr, as_tensor, cast, make
 from eqsynth.frontend.ops import pointwise
 from eqsynth.frontend.promotion import Number, common_dtype, number_dtype
-from eqsynth.ir.types import is_float
-
-# The largest finite number of each float dtype.
-_LARGEST: Final = {
-    "float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": float(np.finfo("f4").max),
-    "float64": float(np.finfo("f8").max),
-}  # fmt: skip
+from eqsynth.ir.types import MOST, is_float
 
 
 def iota(shape: Sequence[int], axis: int, dtype: str = "int64") -> Expr:
@@ -51,7 +44,7 @@ def held(value: float, dtype: str) -> float:
     if dtype == "bool":
         return float(bool(value))
     if is_float(dtype):
-        largest = _LARGEST[dtype]
+        largest = MOST[dtype]
         fits = not math.isfinite(value) or abs(value) <= largest
     else:
         limits = np.iinfo(dtype)
