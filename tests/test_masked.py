@@ -16,6 +16,7 @@ from eqsynth.frontend.torch_export import capture
 from eqsynth.numerics import rules_of
 
 RULES = rules_of((), "real", where="test")
+LOWEST = torch.finfo(torch.float32).min
 
 
 class Masked(nn.Module):
@@ -28,10 +29,11 @@ class Masked(nn.Module):
         if self.attend == "torch":
             return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        if self.attend == "sum":
-            scores = scores + torch.where(seen, 0.0, -math.inf)
+        hidden = LOWEST if "lowest" in self.attend else -math.inf
+        if "sum" in self.attend:
+            scores = scores + torch.where(seen, 0.0, hidden)
         else:
-            scores = scores.masked_fill(~seen, -math.inf)
+            scores = scores.masked_fill(~seen, hidden)
         return torch.softmax(scores, -1) @ v
 
 
@@ -63,6 +65,10 @@ def causal(n: int) -> Tensor:
     return apart(n) >= 0
 
 
+def few_before(n: int) -> Tensor:
+    return (apart(n) > 0) & (apart(n) < 5)
+
+
 def inputs() -> tuple[Tensor, ...]:
     return tuple(torch.randn(2, 24, 4) for _ in range(3))
 
@@ -79,6 +85,11 @@ def inputs() -> tuple[Tensor, ...]:
         (blocks, "where", True),
         (tril_and_triu, "where", True),
         (causal, "where", False),
+        (blocks, "lowest", True),
+        (band, "lowest sum", True),
+        # The first row sees nothing: all of its weights are equal.
+        (few_before, "lowest", False),
+        (few_before, "where", True),
     ],
 )
 def test_a_mask_that_lets_few_places_through_is_seen(
@@ -109,6 +120,15 @@ def test_every_fourth_place_is_a_window() -> None:
 @pytest.mark.rotating
 def test_windowed_attention_takes_the_work_of_its_window() -> None:
     module, given = Masked(band).eval(), inputs()
+    program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)
+    report = program.report
+    assert report.flops_after <= 5 / 24 * 1.05 * report.flops_before
+    torch.testing.assert_close(program(*given), module(*given))
+
+
+def test_the_lowest_number_hides_as_an_infinity() -> None:
+    """As transformers writes masks: ``masked_fill(~seen, torch.finfo(dtype).min)``."""
+    module, given = Masked(band, "lowest").eval(), inputs()
     program = eqsynth.optimize(module, given, objective="flops", engines=(), progress=False)
     report = program.report
     assert report.flops_after <= 5 / 24 * 1.05 * report.flops_before

@@ -7,9 +7,9 @@ if a mask makes s[x, j] -inf at each j that isn't m(x) + d*w for some w. The mas
 so its values are known. Where m(x) + d*w is no value of j, the new scores are -inf too. Attention
 in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides. The
 lowest finite number of the dtype hides like -inf (``torch.finfo(dtype).min``), if each row shows a
-finite score: that is larger by more than 1e31, so exp of the difference is 0. Without
-the softmax the same holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes
-s[x, j] -inf.
+finite score: any other float32 is larger by 2e31 or more, and exp of that is 0. Without the softmax
+the same holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes s[x, j]
+-inf.
 
     L_x f(where({max_j s[x, j]}[x] = -inf, a, b))  =  L_x f(b)                        ``reach``
 
@@ -139,10 +139,11 @@ def restrict(scope: Scope, given: Restrict) -> Scope:
             minimum or product of the scores alone; ``softmax``: the weights aren't a factor, or
             aren't these scores or a softmax of them along an axis that the scope sums over;
             ``mask``: the mask isn't read in range with the place as the whole index of one axis,
-            or it reads a tensor itself; ``hides``: the scores aren't known to be -inf (without a
-            softmax: what the reduction leaves out) at the places that the mask hides; ``places``:
-            the mask shows a place that isn't ``start + step * w``, or ``step`` or ``count`` isn't
-            positive.
+            or it reads a tensor itself; ``rows``, ``finite``: the mask hides by the lowest number,
+            and a row shows nothing or may show something infinite; ``hides``: the scores aren't
+            known to be -inf (without a softmax: what the reduction leaves out) at the places that
+            the mask hides; ``places``: the mask shows a place that isn't ``start + step * w``, or
+            ``step`` or ``count`` isn't positive.
     """
     read, softmax, scores, axis = given.weights, given.softmax, given.scores, given.axis
     factors = factors_of(scope.body)
