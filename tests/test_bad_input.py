@@ -312,6 +312,20 @@ def test_a_sum_that_cancels_is_no_difference() -> None:
         quick(model, (x,))
 
 
+def test_a_covariance_keeps_its_digits() -> None:
+    """A product of centred columns isn't multiplied out: of ``sum x x - n m m`` large numbers are
+    left, which at values around 10 is 1e-3 of the result."""
+    model = module(lambda self, x: whitened(x).T @ whitened(x) / 63)
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    program = eqsynth.optimize(model, (x,), objective="flops", engines=(), progress=False)
+    assert not program.report.reason
+    torch.testing.assert_close(program(x + 100), model(x + 100), rtol=0, atol=1e-4)
+
+
+def whitened(x: torch.Tensor) -> torch.Tensor:
+    return (x - x.mean(0)) / (x.std(0) + 1e-5)
+
+
 @pytest.mark.rotating
 def test_ties_are_no_difference() -> None:
     torch.manual_seed(0)

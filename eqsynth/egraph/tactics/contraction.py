@@ -215,8 +215,12 @@ def distribute(
     whole, ordered = math.prod(scope.extents), in_best_order(scope)
     # x[i] - x[i] is 0 before a product, and a rounding after it.
     adds = not any(isinstance(f, Num) and f.value < 0 for t in terms for f in factors_of(t))
-    # A square of x - mean(x) is a variance, and of its terms large numbers are left.
-    linear = adds and all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
+    # A square of x - mean(x) is a variance, and a product of two columns of it a covariance: of
+    # their terms large numbers are left.
+    once = all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
+    if not adds and not once:
+        return None
+    linear = adds and once
 
     def apart(part: Scalar) -> Iterator[list[Scalar]]:
         """The ways to write a product of constant sums as its terms."""
