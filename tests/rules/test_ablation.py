@@ -166,6 +166,7 @@ def terms(*made: Tensor) -> Program:
 
 X, Y, Z = (eqsynth.input(n, s) for n, s in (("x", (3, 4)), ("y", (12,)), ("z", (64, 64))))
 A, B = eqsynth.input("a", (3, 5)), eqsynth.input("b", (5, 4))
+WHOLE = tuple(leaf(name, 3, 4, dtype="int64") for name in "mn")
 IMAGE = eqsynth.input("image", (1, 8, 4, 5))
 ONE_CHANNEL = eqsynth.input("one", (1, 1, 4, 5))
 Q, KEYS, V = (eqsynth.input(n, (2, 6, 3)) for n in "qkv")
@@ -327,7 +328,9 @@ ROWS: dict[str, Winner | Equal] = {
     ),
     # simplify: masks
     "zero-is-not-chosen": Winner(known("mask-of-numbers"), "flops", 64),
-    "not-at-most": Winner(known("mask-of-numbers"), "flops", 64),
+    "not-at-most": Equal(
+        terms(op("LogicalNot", op("LessEqual", *WHOLE))), terms(op("Less", *reversed(WHOLE)))
+    ),
     # contract-explore
     "factor": Winner(known("wide-convolution"), "flops", 3240),
     "fold-constants": Winner(known("pooled-linear"), "flops", 24),
