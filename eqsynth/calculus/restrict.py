@@ -7,9 +7,9 @@ if a mask makes s[x, j] -inf at each j that isn't m(x) + d*w for some w. The mas
 so its values are known. Where m(x) + d*w is no value of j, the new scores are -inf too. Attention
 in a window of 129 of 2,048 keys then computes 129. A row with no key is NaN on both sides. The
 lowest finite number of the dtype hides like -inf (``torch.finfo(dtype).min``), if each row shows a
-finite score: any other float32 is larger by 2e31 or more, and exp of that is 0. Without the softmax
-the same holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes s[x, j]
--inf.
+finite score. Scores are taken to be larger than that number, as tensors are taken to be finite: any
+other float32 is larger by 2e31 or more, and exp of minus that is 0. Without the softmax the same
+holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes s[x, j] -inf.
 
     L_x f(where({max_j s[x, j]}[x] = -inf, a, b))  =  L_x f(b)                        ``reach``
 

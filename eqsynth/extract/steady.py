@@ -9,7 +9,7 @@ orders. With scores around 4e12 they differ by 3e5, and the weight of the larges
 ``exp(3e5)`` instead of 1. (LongformerMasked with inputs around 1e6: all results were nan.)
 
 :func:`loose` lists the exponents of a plan of which this is so; ``select.py`` then bars one of the
-two kernels. Products and sums of the same values agree already: ``lower/scalar_code.py``.
+two members. Products and sums of the same values agree already: ``lower/scalar_code.py``.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ _BITS: Final = 320
 _SIMPLE: Final = 10**6
 # Numbers above this have more digits before the point than are kept.
 _LARGEST: Final = 2**_BITS
-
-
+# exp of a number below -1e30 is 0 in every dtype.
 _HIDDEN: Final = 1e30
 
 
@@ -113,7 +112,7 @@ def _floor(x: Any) -> Any:
 
 @_limited
 def _exp(x: Any) -> Any:
-    # What is 0 in every dtype is 0: the lowest float32 hides scores of a softmax, as -inf does.
+    # 0, so that the lowest float32 hides scores of a softmax as -inf does (calculus/restrict.py).
     return _context.mpf(0) if x < -_HIDDEN else _context.exp(x)
 
 

@@ -171,6 +171,8 @@ def lowest(seen: Scalar = SEEN, x: Scalar = X, least: Num = LOW) -> tuple[Scope,
 LATER = Read(Scope((6, 6), (), Call("lt", (Value(KEY), Value(ROW)))), (ROW, KEY))
 HALF_FLOAT = Read(leaf("x", 6, 6, dtype="float16"), (ROW, KEY))
 MASKED_LOW = Call("where", (SEEN, X, LOW))
+# What is added to the lowest number at hidden places may be infinite.
+LOW_OR_INF = Call("where", (SEEN, X, Sum((LOW, Read(leaf("x", 6, 6), (ROW, KEY - 1), INF)))))
 PADDED = Call("where", (Call("lt", (X, Num(0))), X, LOW))
 
 
@@ -283,6 +285,7 @@ BOTH = Scope((), (6, 6), Prod((Read(Op("Softmax", (MASKED,), (1,)), (ROW, KEY)),
         ("rows", *lowest(LATER)),
         ("finite", *lowest(x=PADDED)),
         ("finite", *lowest(x=Sum((X, Prod((Call("relu", (X,)), LOW)))))),
+        ("hides", weighted(scores(LOW_OR_INF)), given(weighted(scores(LOW_OR_INF)))),
         ("hides", *lowest(x=HALF_FLOAT, least=Num(-MOST["float16"]))),
         ("hides", reduced(MASKED_LOW, "max"), given(reduced(MASKED_LOW, "max"))),
         ("hides", FAR, given(FAR)),

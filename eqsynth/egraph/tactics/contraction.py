@@ -212,15 +212,15 @@ def distribute(
     if not read.in_range() and not (moved == read_terms(read, inner) and padded(moved)):
         return None
     parts = [product([*factors, term]) for term in moved]
-    whole, ordered = math.prod(scope.extents), in_best_order(scope)
     # x[i] - x[i] is 0 before a product, and a rounding after it.
     adds = not any(isinstance(f, Num) and f.value < 0 for t in terms for f in factors_of(t))
-    # A square of x - mean(x) is a variance, and a product of two columns of it a covariance: of
-    # their terms large numbers are left.
     once = all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
-    if not adds and not once:
+    if not adds and not once and not read.tensor.constant:
+        # With c = x - mean(x), sum_k c[k, i] c[k, j] is a covariance. Multiplied out it is
+        # sum_k x[k, i] x[k, j] - n m[i] m[j]: a small difference of large numbers.
         return None
     linear = adds and once
+    whole, ordered = math.prod(scope.extents), in_best_order(scope)
 
     def apart(part: Scalar) -> Iterator[list[Scalar]]:
         """The ways to write a product of constant sums as its terms."""
