@@ -7,7 +7,7 @@ Not here: which inputs are drawn and how results are compared (``lower/check.py`
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from eqsynth.errors import (
     FaultWarning,
 )
 from eqsynth.explain import Explanation
+from eqsynth.extract.losing import NOTHING, Without
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.program import Program, positions
 from eqsynth.ir.tensor import Input
@@ -31,7 +32,7 @@ from eqsynth.lower.places import HOST, Place, Ported, moved, ported
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Plain, evaluate
 from eqsynth.lower.rounding import MOVE, distance
-from eqsynth.lower.stepping import faulty_step, noisy_results, summed
+from eqsynth.lower.stepping import faulty_step, losing_step, noisy_results, summed
 from eqsynth.original import Original
 from eqsynth.report import Report
 from eqsynth.rules import RuleSet
@@ -58,17 +59,31 @@ class Stage:
     numerics: str
     report: Report
 
-    def hold(self, program: CompiledProgram, original: Original) -> None:
+    def hold(
+        self,
+        program: CompiledProgram,
+        original: Original,
+        members: Callable[[int], Without] | None = None,
+    ) -> None:
         """Compare the program with the original, and write the error figures into the report. Both
         compute in full precision, even if the target's numerics allow less (TF32).
+
+        Args:
+            members: what the next plan does without if the step of this number loses digits;
+                None if a program that loses digits is an error like any other.
 
         Raises:
             Mismatch: they differ by more than rounding explains.
         """
         with program.place.in_full():
-            self._hold(program, original)
+            self._hold(program, original, members)
 
-    def _hold(self, program: CompiledProgram, original: Original) -> None:
+    def _hold(
+        self,
+        program: CompiledProgram,
+        original: Original,
+        members: Callable[[int], Without] | None,
+    ) -> None:
         captured = self.captured
         reference: torch.nn.Module
         if original.module is None:
@@ -92,10 +107,41 @@ class Stage:
                 summed=summed(program),
             )
         except Mismatch as error:
+            if members is not None:
+                error.losing = self._losing(error, program, members)
+            if error.losing:
+                raise
             if not self._captured_otherwise(error, program, reference):
                 self._blame(error, program)
             raise
         self.report.error_rel, self.report.digits_lost = found.error_rel, found.lost
+
+    def _losing(
+        self,
+        error: Mismatch,
+        program: CompiledProgram,
+        members: Callable[[int], Without],
+    ) -> Without:
+        """What the next plan does without: the step by whose rounding the program differs from the
+        original, whose place is added to the error; nothing if rounding isn't the cause."""
+        if error.wrong is None:
+            return NOTHING
+        place = program.place
+        try:
+            opaque = ported(self.captured.opaque, place)
+            number = losing_step(program, place.to(error.inputs), error.wrong, opaque)
+        except Exception:  # the program raises an error: ``_blame`` looks for the step that does
+            return NOTHING
+        found = NOTHING if number is None else members(number)
+        if number is not None and found:
+            step = program.steps[number]
+            error.where += f"; by the rounding of {step.name} = {step.kernel.term}"
+            error.where += f", {step.label}" if step.label else ""
+            error.hint = (
+                "a longer time_limit_s leaves time for a plan without this step; the original runs "
+                "as it is"
+            )
+        return found
 
     def _captured_otherwise(
         self, error: Mismatch, program: CompiledProgram, reference: torch.nn.Module

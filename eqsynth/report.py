@@ -166,6 +166,8 @@ class Report:
         page: draws the report and lists its regions; None if no program was captured.
         engine_refused: why the plan with regions on engines was given up; empty if it wasn't.
         tuning_refused: the error that ended the tuning; empty if none did.
+        mended: where earlier plans differed from the original by the rounding of one of their
+            steps. The program does without these steps.
     """
 
     time_before_s: float = 0.0
@@ -212,6 +214,7 @@ class Report:
     reason: str = ""
     engine_refused: str = ""
     tuning_refused: str = ""
+    mended: tuple[str, ...] = ()
     operator_times: OperatorTimes = OperatorTimes()
     stages_s: Mapping[str, float] = field(default_factory=dict)
     tuned: tuple[Tuning, ...] = ()
@@ -429,6 +432,7 @@ class Report:
             *(("law failed", f"{law}: {why}") for law, why in self.law_faults.items()),
             *(("tuned", text) for one in self.tuned for text in one.lines()),
             *([("not tuned", self.tuning_refused)] if self.tuning_refused else []),
+            *(("mended", text) for text in self.mended),
         ]
 
     def _time(self, which: str, median_s: float) -> str:

@@ -24,6 +24,7 @@ from eqsynth.errors import EqsynthError, LoweringError
 from eqsynth.explain import Page, explain_plan
 from eqsynth.extract.in_place import InPlace
 from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.losing import NOTHING, Without, losing
 from eqsynth.extract.plan import Plan
 from eqsynth.extract.route import Route
 from eqsynth.extract.search import Extraction
@@ -59,6 +60,9 @@ _TOLD_CALLS, _LONG_S = 2, 1.0
 # race of long calls, those of both programs.
 _RACE_S, _CHECK_CALLS, _RACE_CALLS = 0.3, 60, 8
 
+MENDED = 8
+"""The most times that another plan is selected, because the last one loses digits."""
+
 
 @dataclass
 class Run:
@@ -74,6 +78,7 @@ class Run:
         search: the search; set before anything is lowered.
         built: the fastest program that was built for timing a plan: the plan, the program, and its
             seconds.
+        without: what a plan does without, since earlier plans have lost digits there.
     """
 
     settings: Settings
@@ -88,6 +93,7 @@ class Run:
     strict: bool = False
     search: Search = field(init=False)
     built: tuple[Plan, CompiledProgram, float] | None = None
+    without: Without = NOTHING
 
     def __post_init__(self) -> None:
         self.begin = max(self.begin, time.monotonic() - self.settings.time_limit_s / 2)
@@ -113,6 +119,29 @@ class Run:
         if self.settings.tune and self.settings.objective == "time":
             self.measurer.close()  # tuning borrows the same worker
             own, found = self._tuned(graph, own, found)
+        searched = replace(searched, own=own, found=found)
+        for _ in range(MENDED):
+            try:
+                return self._finished(searched)
+            except Mismatch as error:
+                if self.without.covers(error.losing) or self._end <= time.monotonic():
+                    raise
+                telling.refused("a plan that loses digits", error)
+                self.report.mended = (*self.report.mended, error.where)
+                self.without = self.without | error.losing
+            self.built = None
+            with self._stage("extract"):
+                searched = self.search.extract(graph, self.without)
+        return self._finished(searched)
+
+    def _finished(self, searched: Searched) -> CompiledProgram:
+        """Build, check and race what was found.
+
+        Raises:
+            LoweringError: the plan of eqsynth's own kernels doesn't build.
+            Mismatch: its program differs from the original.
+        """
+        graph, own, found = searched.graph, searched.own, searched.found
         settle, used = searched.settle, found
         try:
             compiled = self._built(graph, found)
@@ -120,7 +149,7 @@ class Run:
                 used, compiled = own, self._built(graph, own)
             if found.rival is not None:
                 used, compiled = self._beside(graph, found.rival, used, compiled)
-            self._check(compiled)
+            self._check(graph, used.plan, compiled)
         except (LoweringError, Mismatch) as error:
             if used.plan is own.plan:
                 raise
@@ -130,7 +159,7 @@ class Run:
             settle(own, None, False)
             used, settle = own, Searched.settle
             compiled = self._built(graph, own)
-            self._check(compiled)
+            self._check(graph, own.plan, compiled)
         # The search refers to this run, so a losing program's constants would stay in memory.
         self.built = None
         with self._stage("race"), unchanged(self.captured.buffers):
@@ -216,17 +245,19 @@ class Run:
         memory = compiled.constant_bytes(), compiled.scratch_bytes()
         self.report.count_after(plan, compiled.constants, *memory)
 
-    def _check(self, compiled: CompiledProgram) -> None:
-        """Compare the program with the original, if the user wants it.
+    def _check(self, graph: EGraph, plan: Plan, compiled: CompiledProgram) -> None:
+        """Compare the program of a plan with the original, if the user wants it.
 
         Raises:
-            Mismatch: they differ by more than rounding explains.
+            Mismatch: they differ by more than rounding explains. If the program's own rounding
+                explains it, the error says which members lose the digits, unless ``strict``.
         """
         with self._stage("check"):
             if self.settings.check:
                 settings, rules = self.settings, self.rules
                 stage = Stage(self.captured, rules, settings.rules, settings.numerics, self.report)
-                stage.hold(compiled, self.original)
+                members = partial(losing, plan, graph, self.without)
+                stage.hold(compiled, self.original, None if self.strict else members)
 
     def _lowered(self, graph: EGraph, plan: Plan) -> CompiledProgram:
         """Lower a plan, or return the program in ``built`` if it runs the same kernels."""
@@ -255,9 +286,11 @@ class Run:
         """Time the block as a stage of the report, and show it on the progress bar."""
         begin = time.monotonic()
         self.bar.stage(name)
-        yield
-        spent = self.report.stages_s.get(name, 0.0) + time.monotonic() - begin
-        self.report.stages_s = {**self.report.stages_s, name: spent}
+        try:
+            yield
+        finally:
+            spent = self.report.stages_s.get(name, 0.0) + time.monotonic() - begin
+            self.report.stages_s = {**self.report.stages_s, name: spent}
 
     def _in_place(self, graph: EGraph, plan: Plan, until: float) -> InPlace | None:
         """Build a plan's program and time it, and each of its kernels as a step of the whole

@@ -27,6 +27,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.disturbance import is_quiet
 from eqsynth.extract.in_place import InPlace
 from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.losing import NOTHING, Without
 from eqsynth.extract.memory import Bound
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.profile import Profile
@@ -206,8 +207,13 @@ class Search:
     def _left_s(self) -> float:
         return max(0.0, self.end - time.monotonic())
 
-    def extract(self, graph: EGraph) -> Searched:
-        """Extract the plan of least time, or of fewest FLOPs."""
+    def extract(self, graph: EGraph, without: Without = NOTHING) -> Searched:
+        """Extract the plan of least time, or of fewest FLOPs.
+
+        Args:
+            without: what the plan does without. A plan that an earlier search has stored isn't used
+                then.
+        """
         target, settings, measurer = self.original.target, self.settings, self.measurer
         settle: Settle = Searched.settle
         # Extraction makes about as many objects as the e-graph has, and hardly any garbage, so
@@ -222,7 +228,7 @@ class Search:
             timing = settings.objective == "time"
             limit_s = settings.time_limit_s
             recalled = None
-            if timing:
+            if timing and not without:
                 recalled = chosen.recall(path, graph, costs, tried, limit_s, found_by_tuning)
             if recalled is not None:
                 own, found = recalled.own, recalled.found
@@ -234,6 +240,7 @@ class Search:
                     run=partial(self.run, graph) if timing else None,
                     bound=self._bound(graph),
                     rival=partial(self._rival, tried, costs) if timing else Rival,
+                    without=without,
                 )  # fmt: skip
                 # The seconds for compiling the chosen regions and kernels once more, in this
                 # process.

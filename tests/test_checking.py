@@ -32,6 +32,36 @@ WRONG = """\
 """
 
 
+OPEN = """\
+;; open.egg -- squares of differences, multiplied out.
+;;
+;; Rulesets   open   grows
+;; Needs      schema.egg
+;; Numerics   real
+;; Status     validated
+
+(ruleset open)
+
+;; (x - y) * (x - y) = x * x - 2 * x * y + y * y
+(rewrite (Mul (Sub x y) (Sub x y))
+         (Add (Sub (Mul x x) (Add (Mul x y) (Mul x y))) (Mul y y))
+         :ruleset open :name "square-of-difference")
+"""
+
+
+class Beside(nn.Module):
+    """How far points are from others, and a product beside it that has nothing to do with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.u, self.v = nn.Linear(8, 64, bias=False), nn.Linear(64, 8, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        d = x[:, None] - y[None, :]
+        return (d * d).sum(0), self.v(self.u(z))
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +80,25 @@ def test_a_wrong_rule_is_named_by_its_file_and_line(tmp_path: Path) -> None:
         program = eqsynth.optimize(net, (X,), rules=[path], **QUICK)
     assert program.original is net and torch.equal(program(X), net(X))
     assert f"tanh-of-sigmoid ({path}:11)" in program.report.reason
+
+
+def test_a_part_that_loses_digits_stays_as_it_was_and_the_rest_is_faster(tmp_path: Path) -> None:
+    path = tmp_path / "open.egg"
+    path.write_text(OPEN, encoding="utf-8")
+    net, given = Beside().eval(), (torch.randn(64), torch.randn(48), torch.randn(4, 8))
+    # sum x·x - 2 y·sum x + n·y·y takes fewer FLOPs, and at 1e4 loses the digits of (x - y)².
+    distances, product = 2 * 64 * 48 + 63 * 48, 2 * 4 * 8 * 8
+    program = eqsynth.optimize(net, given, rules=[path], **QUICK)
+    report = program.report
+    assert not report.reason and 0 < len(report.mended) <= running.MENDED
+    assert all("by the rounding of" in text for text in report.mended)
+    assert report.flops_after <= distances + 64 * 48 + product < report.flops_before
+    far = tuple(x + 1e4 for x in given)
+    for got, expected in zip(program(*far), net(*far), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-2)
+    assert "mended" in str(report)
+    with pytest.raises(EquivalenceError, match="offset"):
+        eqsynth.optimize(net, given, rules=[path], strict=True, **QUICK)
 
 
 def test_a_wrong_kernel_is_named_and_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from eqsynth.extract.cost import CostModel
 from eqsynth.extract.forms import in_few_forms
 from eqsynth.extract.in_place import Run, fastest
 from eqsynth.extract.kernel import Backend, Kernel
+from eqsynth.extract.losing import NOTHING, Without
 from eqsynth.extract.memory import Bound, within
 from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan
@@ -162,6 +163,7 @@ def extract(
     run: Run | None = None,
     bound: Bound | None = None,
     rival: Callable[[], Rival] = Rival,
+    without: Without = NOTHING,
 ) -> Extraction:
     """Return the plan of least cost: select a plan, time its unmeasured kernels, and select again,
     until nothing changes.
@@ -183,6 +185,7 @@ def extract(
             the greedy plan is good enough: its terms are handed to engines. (LSTM: OpenVINO wins by
             far, and the solver took 8 to 20 s.) It is asked once the kernels are listed, since
             engines may still be compiling the original until then.
+        without: what the plan does without.
 
     Raises:
         ExtractionError: no backend can compute an output, or only with a value above
@@ -190,8 +193,9 @@ def extract(
     """
     try:
         return _extract(
-            graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run, bound, rival
-        )
+            graph, backends, costs, measure, deadline_s, reserve_s, limit_bytes, run, bound, rival,
+            without,
+        )  # fmt: skip
     except ExtractionError as error:
         huge = [ref for ref in graph.original if ref.type.nbytes > limit_bytes and not ref.constant]
         if not huge:
@@ -215,11 +219,12 @@ def _extract(
     run: Run | None,
     bound: Bound | None,
     rival: Callable[[], Rival],
+    without: Without,
 ) -> Extraction:
     """See :func:`extract`, which explains the errors of this function to the user."""
     begin = time.monotonic()
     end = begin + deadline_s
-    found = candidates(graph, backends, end, limit_bytes)
+    found = without.of(graph, candidates(graph, backends, end, limit_bytes))
     kernels = {c.kernel for options in found.values() for c in options}
     copies = copies_by(backends)
     costs.load(list(kernels))
@@ -252,7 +257,7 @@ def _extract(
         # Some operator has no kernel in its original form, and the time was too short for other
         # forms.
         ended = False
-        found = candidates(graph, backends, limit_bytes=limit_bytes)
+        found = without.of(graph, candidates(graph, backends, limit_bytes=limit_bytes))
         search.selection = Selection(graph, found, copies=copies)
         search.settle()
     in_place = run is not None and not search.is_beaten(search.incumbent)

@@ -19,9 +19,10 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from eqsynth.errors import EquivalenceError
+from eqsynth.extract.losing import NOTHING, Without
 from eqsynth.lower.kinds import KINDS, LARGE, Ranges, inputs_of, is_integer, ranges
 from eqsynth.lower.reruns import Reference, Values, results
-from eqsynth.lower.rounding import Evidence, judge, largest_error, same_types
+from eqsynth.lower.rounding import Evidence, Wrong, judge, largest_error, same_types
 
 Noisy = Callable[[Values, int], list[torch.Tensor] | None]
 """The program with noise on its intermediate values: its results for inputs and a seed, or None."""
@@ -51,9 +52,14 @@ class Mismatch(EquivalenceError):
 
     Attributes:
         inputs: the inputs on which the two differ.
+        wrong: the worst element that differs; None if the results can't be compared.
+        losing: the members of e-classes by whose rounding that element differs; none if rounding
+            isn't the cause, or if they are the original's own.
     """
 
     inputs: Values = ((), {})
+    wrong: Wrong | None = None
+    losing: Without = NOTHING
 
 
 def check_equivalence(
@@ -168,7 +174,9 @@ def _compare(
     if wrong is not None:
         what = "the optimized program differs from the original"
         wanted = f"{wrong.expected:.9g}, give or take {wrong.allowed:.2g}"
-        raise _mismatch(values, what, f"{wrong} on {where}", f"{wrong.got:.9g}", wanted)
+        mismatch = _mismatch(values, what, f"{wrong} on {where}", f"{wrong.got:.9g}", wanted)
+        mismatch.wrong = wrong
+        raise mismatch
     pairs = zip(got, expected, strict=True)
     return max((largest_error(y, z) for y, z in pairs), default=0.0), found.lost
 

@@ -1,8 +1,8 @@
 """Running a compiled program step by step.
 
 ``noisy_results`` adds noise to the arguments of every step; ``faulty_step`` compares every kernel's
-result with its term computed by torch. Not here: what is done about a step that is wrong
-(``eqsynth/checking.py``).
+result with its term computed by torch; ``losing_step`` finds the step whose rounding makes a result
+wrong. Not here: what is done about such a step (``eqsynth/checking.py``, ``extract/losing.py``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from eqsynth.ir.tensor import Op, Region, Tensor, args_of, topological
 from eqsynth.lower.accumulation import added_in_a_row
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Values, evaluate, off_by_rounding
-from eqsynth.lower.rounding import MOVE, Evidence, Wrong, judge
+from eqsynth.lower.rounding import MOVE, Evidence, Wrong, distance, judge
 from eqsynth.lower.steps import Step
 from eqsynth.lower.torch_backend import lay_out
 from eqsynth.lower.torch_ops import Opaque
+from eqsynth.lower.torch_scalars import torch_dtype
 
 Change = Callable[[int, torch.Tensor], torch.Tensor]
 Known = dict[str, torch.Tensor]
@@ -84,16 +85,106 @@ def faulty_step(
     return None
 
 
+def losing_step(
+    program: CompiledProgram, values: Values, wrong: Wrong, opaque: Opaque | None = None
+) -> int | None:
+    """The number of the step by whose rounding an element of the results is wrong.
+
+    The element is right if this step and all steps before it are computed in float64, and wrong if
+    only those before it are:
+
+        a = sum x·x,  b = n·m·m,  a - b,  1 / (a - b)    ->    the subtraction
+
+    An element may also be wrong because a step overflows, in float64 too: exp(1e4). Then it is the
+    first step with an infinite result of finite arguments.
+
+    Returns:
+        None if rounding isn't the cause: the element is wrong in float64 throughout, and nothing
+        overflows; or the step's kernel differs from its term.
+    """
+
+    def element(number: int) -> torch.Tensor:
+        """The element if the first ``number`` steps are computed in float64."""
+        return _with_exact(program, values, number, opaque)[wrong.output][wrong.index]
+
+    def is_right(found: torch.Tensor) -> bool:
+        expected = torch.tensor(wrong.expected, dtype=found.dtype)
+        return float(distance(found, expected)) <= wrong.allowed
+
+    with torch.no_grad():
+        low, high = 0, len(program.steps)
+        whole = element(high)
+        if is_right(element(low)):
+            return None
+        if is_right(whole):
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if is_right(element(middle)) else (middle, high)
+        elif bool(torch.isfinite(whole)):
+            return None
+        known = _exactly(program, values, low, opaque)
+        for number, (step, args, results) in enumerate(
+            _steps(program, known, lambda _, x: x, low), low
+        ):
+            if high == low + 1 or _overflows(args, results):
+                right = _wrong(step.kernel.term, args, results, opaque) is None
+                return number if right else None
+    return None
+
+
+def _overflows(args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
+    """Whether a step has an infinite result of finite arguments."""
+    return any(bool(x.isinf().any()) for x in results) and all(
+        bool(x.isfinite().all()) for x in args
+    )
+
+
+def _with_exact(
+    program: CompiledProgram, values: Values, number: int, opaque: Opaque | None
+) -> list[torch.Tensor]:
+    """The program's results if its first ``number`` steps are computed in float64."""
+    known = _exactly(program, values, number, opaque)
+    inputs = [known[parameter.input.name] for parameter in program.inputs]
+    for _ in _steps(program, known, lambda _, x: x, number):
+        pass
+    return _results(program, [known[name] for name in program.outputs], inputs)
+
+
+def _exactly(
+    program: CompiledProgram, values: Values, number: int, opaque: Opaque | None
+) -> Known:
+    """The values that the program knows after ``number`` steps, if these steps are computed in
+    float64 and their results are rounded to their dtypes."""
+    known = _leaves(program, values)
+    exact = {
+        name: x.to(torch.float64) if x.is_floating_point() else x for name, x in known.items()
+    }
+    for step in program.steps[:number]:
+        term = step.kernel.term
+        terms, names = _terms_of(term)
+        given = {name: exact[arg] for name, arg in zip(names, step.args, strict=True)}
+        made = evaluate(terms, given, opaque, True)
+        exact |= zip(step.results, made, strict=True)
+        rounded = (x.to(torch_dtype(t.dtype)) for x, t in zip(made, terms, strict=True))
+        known |= zip(step.results, rounded, strict=True)
+    return known
+
+
+def _terms_of(term: Tensor) -> tuple[list[Tensor], list[str]]:
+    """The terms that a step computes, and the names of its arguments in them. The outputs of a
+    region are terms over inputs that are named by the arguments' positions."""
+    if isinstance(term, Region):
+        return list(term.outputs), [str(n) for n in range(len(args_of(term)))]
+    return [term], [arg.label for arg in args_of(term)]
+
+
 def _wrong(
     term: Tensor, args: list[torch.Tensor], results: list[torch.Tensor], opaque: Opaque | None
 ) -> Wrong | None:
     """The worst wrong element of one step's results; None if they are right."""
-    # The outputs of a region are terms over inputs that are named by the arguments' positions.
-    region = isinstance(term, Region)
-    terms = list(term.outputs) if isinstance(term, Region) else [term]
-    inner = topological(terms) if region else terms
+    terms, names = _terms_of(term)
+    inner = topological(terms) if isinstance(term, Region) else terms
     opaque_within = any(isinstance(part, Op) and part.name == "Opaque" for part in inner)
-    names = [str(n) if region else arg.label for n, arg in enumerate(args_of(term))]
 
     def plain(given: list[torch.Tensor], exact: bool = False) -> list[torch.Tensor]:
         return evaluate(terms, dict(zip(names, given, strict=True)), opaque, exact)
@@ -123,12 +214,12 @@ def _leaves(program: CompiledProgram, values: Values) -> Known:
 
 
 def _steps(
-    program: CompiledProgram, known: Known, change: Change
+    program: CompiledProgram, known: Known, change: Change, first: int = 0
 ) -> Iterator[tuple[Step, list[torch.Tensor], list[torch.Tensor]]]:
-    """Each step with its arguments (``change`` applied to all but constants) and its results. The
-    results are added to ``known``."""
+    """Each step, from number ``first`` on, with its arguments (``change`` applied to all but
+    constants) and its results. The results are added to ``known``."""
     number = 0
-    for step in program.steps:
+    for step in program.steps[first:]:
         args, given = [], []
         kernel = step.kernel
         for name, constant, layout in zip(step.args, kernel.constants, kernel.inputs, strict=True):

@@ -22,8 +22,8 @@ from eqsynth.ir.types import TensorType
 from eqsynth.lower.check import Mismatch
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import Values, evaluate
-from eqsynth.lower.rounding import distance
-from eqsynth.lower.stepping import faulty_step, noisy_results, summed
+from eqsynth.lower.rounding import Wrong, distance
+from eqsynth.lower.stepping import faulty_step, losing_step, noisy_results, summed
 from eqsynth.lower.steps import Parameter, Step
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.original import Original
@@ -77,6 +77,47 @@ def test_the_first_wrong_kernel_is_named(
     finally:
         program.steps = good
     assert found is not None and found[0].name == good[2].name
+
+
+def worst(program: CompiledProgram, given: Values, expected: Tensor) -> Wrong:
+    """The element of the program's result that is the furthest from the expected one."""
+    got = program(*given[0]).double()
+    at = int((got - expected).abs().nan_to_num(torch.inf).argmax())
+    return Wrong(0, (at,), float(got[at]), float(expected[at]), 1e-3)
+
+
+def test_the_step_that_loses_digits_is_found(program: CompiledProgram) -> None:
+    given = values(1e4)
+    x, y = (one.double() for one in given[0])
+    wrong = worst(program, given, ((x - y) ** 2).sum(-1))
+    number = losing_step(program, given, wrong)
+    # The sums are as near as float32 can be: x·x - 2 x·y, and y·y. Their sum cancels.
+    assert number is not None and number == len(program.steps) - 1
+    near = replace(wrong, expected=wrong.got)
+    assert losing_step(program, given, near) is None
+    # No rounding makes a result twice as large.
+    assert losing_step(program, given, replace(wrong, expected=2 * wrong.expected + 1)) is None
+
+
+def test_a_step_that_overflows_is_found() -> None:
+    x = eqsynth.input("x", (3,))
+    captured = capture_expression(eqsynth.ops.log(eqsynth.ops.exp(x + x)) - x)
+    made = Original(captured, measure_cpu_target()).program(Report())
+    given: Values = ((torch.tensor([1.0, 900.0, 2.0]),), {})
+    number = losing_step(made, given, worst(made, given, given[0][0].double()))
+    assert number is not None and made.steps[number].kernel.term.label.startswith("Exp")
+
+
+def test_a_wrong_kernel_loses_no_digits(program: CompiledProgram) -> None:
+    given, good = values(), program.steps
+    expected = program(*given[0]).double()
+    try:
+        broken(program, 2, lambda y: y * 1.01)
+        program._compile()
+        assert losing_step(program, given, worst(program, given, expected)) is None
+    finally:
+        program.steps = good
+        program._compile()
 
 
 def region_program() -> CompiledProgram:
