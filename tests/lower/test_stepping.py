@@ -93,8 +93,8 @@ def test_the_step_that_loses_digits_is_found(program: CompiledProgram) -> None:
     number = losing_step(program, given, wrong)
     # The sums are as near as float32 can be: x·x - 2 x·y, and y·y. Their sum cancels.
     assert number is not None and number == len(program.steps) - 1
-    near = replace(wrong, expected=wrong.got)
-    assert losing_step(program, given, near) is None
+    # The element is right as it is.
+    assert losing_step(program, given, replace(wrong, allowed=1e9)) is None
     # No rounding makes a result twice as large.
     assert losing_step(program, given, replace(wrong, expected=2 * wrong.expected + 1)) is None
 
@@ -106,6 +106,9 @@ def test_a_step_that_overflows_is_found() -> None:
     given: Values = ((torch.tensor([1.0, 900.0, 2.0]),), {})
     number = losing_step(made, given, worst(made, given, given[0][0].double()))
     assert number is not None and made.steps[number].kernel.term.label.startswith("Exp")
+    # The first element is wrong, and isn't infinite.
+    wrong = Wrong(0, (0,), 1.0, 5.0, 1e-3)
+    assert losing_step(made, given, wrong) is None
 
 
 def test_a_wrong_kernel_loses_no_digits(program: CompiledProgram) -> None:
