@@ -321,6 +321,17 @@ def warn(error: EquivalenceError) -> None:
     warnings.warn(text, EquivalenceWarning, stacklevel=3)
 
 
+def warn_of_mended(report: Report) -> None:
+    """Warn the caller of ``optimize`` that parts of the program stay as they were, and why."""
+    text = (
+        "a part of the program stays as it was in the original, because another way of computing "
+        f"it lost digits: {report.mended[0]}"
+    )
+    if len(report.mended) > 1:
+        text += f"; {len(report.mended) - 1} more in report.mended"
+    warnings.warn(text, EquivalenceWarning, stacklevel=3)
+
+
 def warn_of_fault(error: Exception, used: str = "the original program") -> None:
     """Warn the caller of ``optimize`` that, because of an error in eqsynth, less was done: ``used``
     is the program that is returned."""

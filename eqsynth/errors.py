@@ -205,7 +205,8 @@ class CertificateError(EquivalenceError):
 
 
 class EquivalenceWarning(UserWarning):
-    """``optimize`` found a program that differs from the original, and returned the original."""
+    """``optimize`` found a program that differs from the original, and returned the original; or
+    the program with a part of it as it was in the original."""
 
 
 class FaultWarning(UserWarning):

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from eqsynth import telling
-from eqsynth.checking import warn, warn_of_fault
+from eqsynth.checking import warn, warn_of_fault, warn_of_mended
 from eqsynth.errors import (
     CaptureError,
     CertificateError,
@@ -131,8 +131,9 @@ def optimize(
         numerics: the change of rounding that rules may make: ``bitwise`` (none), ``real`` (another
             order of operations), ``cancels`` (may lose digits), ``approx``.
         check: compare the result with the original on several kinds of random inputs. If they
-            differ by more than rounding explains, the original is returned, the report has the
-            ``reason``, and an ``EquivalenceWarning`` is given.
+            differ by more than rounding explains, an ``EquivalenceWarning`` is given. If a part of
+            the program has lost digits, that part stays as it was (``report.mended``); else the
+            original is returned, and the report has the ``reason``.
         strict: raise ``EquivalenceError`` instead of warning. Also raise an error that is a fault
             of eqsynth itself, where otherwise the original is returned with a ``FaultWarning``.
         explain: log the matches of rules, so that ``explain()`` can show the steps.
@@ -287,6 +288,8 @@ def optimize(
                 warn_of_fault(error)
         result.opens = isinstance(module, Opened)
         report.optimize_s = time.monotonic() - begin
+        if report.mended and not report.reason:
+            warn_of_mended(report)
         return result
 
 
