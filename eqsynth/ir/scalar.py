@@ -9,7 +9,9 @@ order of operands and of iterators (``normal.py``), values (``interpret.py``).
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -93,10 +95,12 @@ def _seal(term: Scalar, *parts: bytes) -> None:
 
 def _is_flat(term: Scalar, own: Sequence[Scalar]) -> bool:
     """Whether :func:`rebuild` would change neither the term nor its subterms: no product is a
-    factor of a product, no sum a term of a sum, and only the first operand may be a number."""
+    factor of a product, no sum a term of a sum, only the first operand may be a number, and none is
+    divided by a number."""
     below = all([part._flat for part in own])
     if not below or not isinstance(term, Prod | Sum):
-        return below
+        divides = isinstance(term, Call) and term.fn == "div" and isinstance(own[1], Num)
+        return below and not divides
     if len(own) < 2 or any(isinstance(part, type(term)) for part in own):
         return False
     if any(isinstance(part, Num) for part in own[1:]):
@@ -225,10 +229,41 @@ def product(factors: Sequence[Scalar]) -> Scalar:
 
 
 def total(terms: Sequence[Scalar]) -> Scalar:
-    """Return the sum, with nested sums flattened and all numbers added into one; a nested sum of
-    another dtype stays a term."""
+    """Return the sum, with nested sums flattened and all numbers added into one. A nested sum of
+    another dtype stays a term, and so does one whose number would lose digits (`LOST`)."""
     return _joined(terms, Sum, 0.0, operator.add)
 
+
+def quotient(over: Scalar, under: Scalar) -> Scalar:
+    """Return ``over / under``; divided by a power of two, as the product with its inverse, which is
+    the same to the last bit. So ``(a + b) / 2`` and ``0.5 * (a + b)`` are one scalar."""
+    if isinstance(under, Num) and is_float(dtype_of(over) or ""):
+        part, power = math.frexp(under.value)
+        if abs(part) == 0.5 and abs(power) <= _POWERS:
+            return product([Num(1 / under.value), over])
+    return Call("div", (over, under))
+
+
+_POWERS: Final = 14
+"""Powers of two up to this one, and their inverses, are normal numbers of every float dtype."""
+
+LOST: Final = 2.0**-20
+"""Two numbers aren't added into one if rounding their sum to float32 changes it by more than this
+part of the smaller one. ``(1 - p) + 1e-6`` is 1e-6 where p is 1; ``(1 + 1e-6) - p`` is 4.6 % less.
+"""
+
+
+def _lose(numbers: Sequence[float]) -> bool:
+    """Whether the sum of numbers, in float32, loses digits of one of them."""
+    counted = [abs(n) for n in numbers if n]
+    if len(counted) < 2 or not all(map(math.isfinite, counted)) or sum(counted) > _LARGEST:
+        return False
+    whole = math.fsum(numbers)
+    (rounded,) = struct.unpack("f", struct.pack("f", whole))
+    return bool(abs(rounded - whole) > LOST * min(counted))
+
+
+_LARGEST: Final = 3.4e38  # of float32
 
 WHOLE: Final = 2.0**53
 """Sums and products of whole Python floats are exact if they are less than this number."""
@@ -250,6 +285,11 @@ def _joined(
         own = [joined, *(("bool",) if kind is Prod else ())]
         own += [None] if joined is None or is_float(joined) else []
         opened = [isinstance(p, kind) and dtype_of(p) in own for p in parts]
+        if kind is Sum and (joined is None or is_float(joined)):
+            own_parts = [children(p) if o else (p,) for p, o in zip(parts, opened, strict=True)]
+            told = [[q.value for q in each if isinstance(q, Num)] for each in own_parts]
+            if _lose([number for numbers in told for number in numbers]):
+                opened = [o and not numbers for o, numbers in zip(opened, told, strict=True)]
         parts = [q for p, o in zip(parts, opened, strict=True) for q in (children(p) if o else [p])]
     number, largest, rest = unit, 0.0, list[Scalar]()
     for part in parts:
@@ -292,6 +332,8 @@ def rebuild(scalar: Scalar, parts: Sequence[Scalar]) -> Scalar:
             return product(parts)
         case Sum():
             return total(parts)
+        case Call(fn="div"):
+            return quotient(*parts)
         case Call(fn=fn):
             return Call(fn, tuple(parts))
         case Cast(dtype=dtype):

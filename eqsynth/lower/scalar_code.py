@@ -136,6 +136,19 @@ def _values(term: Scalar) -> float:
     return math.prod(it.extent for it in own) if own else math.inf
 
 
+def _one_divisor(parts: Sequence[Scalar]) -> tuple[Sequence[Scalar], Scalar | None]:
+    """The factors of a product without its one reciprocal, and what that is the reciprocal of; None
+    if there isn't exactly one.
+
+    ``y * (1 / s)`` is compiled as ``y / s``: for s below 2.9e-39 the reciprocal is infinite, and
+    the quotient may be 1. (A sum of weights exp(-d) of far points.)
+    """
+    under = [p.args[0] for p in parts if isinstance(p, Call) and p.fn == "reciprocal"]
+    if len(under) != 1 or len(parts) < 2 or isinstance(under[0], Num):
+        return parts, None
+    return [p for p in parts if not (isinstance(p, Call) and p.fn == "reciprocal")], under[0]
+
+
 class ScalarCode:
     """The code of one evaluation of a body: ``value`` returns an expression over memory that
     ``statements`` write and ``allocations`` allocate.
@@ -237,6 +250,10 @@ class ScalarCode:
             return number(0.0, arithmetic(dtype)) if product is None else product - product
         if is_sum and self._rounded:
             parts = sorted(_scaled_alike(parts), key=_values, reverse=True)
+        if not (is_sum or self._rounded) and is_float(arithmetic(dtype)):
+            over, under = _one_divisor(parts)
+            if under is not None:
+                return self._fold(False, over, dtype) / self.value(under, dtype)
         values = [self.value(part, dtype) for part in parts]
         if is_sum and self._rounded and dtype != "bool":
             products = [isinstance(part, Prod) for part in parts]
