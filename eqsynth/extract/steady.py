@@ -15,7 +15,7 @@ two members. Products and sums of the same values agree already: ``lower/scalar_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -200,23 +200,31 @@ class _Step:
         return self._names[term]
 
 
-def steadily(select: Callable[[Bar, Costs], Plan], costs: Costs, barred: set[Tensor]) -> Plan:
+def steadily(
+    select: Callable[[Bar, Costs], Plan],
+    costs: Costs,
+    barred: set[Tensor],
+    original: Set[Tensor] = frozenset(),
+) -> Plan:
     """Return the plan that ``select`` chooses by these costs, without loose exponents if there is
     such a plan. Its cost may be infinite, where the costs are.
 
     For each loose exponent the member that computes it or the one that computes the extremum is
-    barred, whichever leaves the cheaper plan.
+    barred, whichever leaves the cheaper plan; not one of the original program if the other isn't,
+    since the original's members are steady together.
 
     Args:
         select: chooses a plan without the given members.
         barred: the members that were barred before, to which those of now are added.
+        original: the members of the original program.
     """
     plan = select(frozenset(barred), costs)
     for _ in range(TRIES):
         found = loose(plan)
         if not found:
             break
-        ways = {bar | barred: select(bar | barred, costs) for bar in dict.fromkeys(found[0])}
+        new = [bar for bar in found[0] if original.isdisjoint(bar)] or list(found[0])
+        ways = {bar | barred: select(bar | barred, costs) for bar in dict.fromkeys(new)}
         possible = [
             (bars, other)
             for bars, other in sorted(ways.items(), key=lambda way: way[1].cost_s)
