@@ -102,7 +102,10 @@ class Selection:
         def select(bar: Bar, costs: Costs) -> Plan:
             return self._best(Prices(self._states.kernels, costs, worth, barred=bar), known, share)
 
-        plan = steadily(select, costs, self._barred, self._originals)
+        def quick(bar: Bar, costs: Costs) -> Plan:
+            return self._one_by_one(Prices(self._states.kernels, costs, worth, barred=bar))
+
+        plan = steadily(select, costs, self._barred, quick)
         if not self._barred or not self.graph.original:
             return plan
         # Among the barred members may be some of the original's. (A mixture of densities: 9,153
@@ -134,7 +137,7 @@ class Selection:
             prices = Prices(self._states.kernels, costs, beside_s=forms.beside_s, barred=bar)
             return _priced(self._one_by_one(prices), prices.step_s)
 
-        return steadily(select, costs, self._barred, self._originals)
+        return steadily(select, costs, self._barred)
 
     def one_by_one(self, costs: Costs, worth: Worth | None = None) -> Plan:
         """Return the cheapest of some greedy plans, in a fraction of the time of :meth:`best`. For
@@ -152,7 +155,7 @@ class Selection:
         def select(bar: Bar, costs: Costs) -> Plan:
             return self._one_by_one(Prices(self._states.kernels, costs, worth, barred=bar))
 
-        return steadily(select, costs, self._barred, self._originals)
+        return steadily(select, costs, self._barred)
 
     def _one_by_one(self, prices: Prices) -> Plan:
         plan = self._greedy.plan(prices, self.until)
@@ -202,10 +205,6 @@ class Selection:
             ExtractionError: no backend can run the original's operator of some root.
         """
         return self._plain(Prices(self._states.kernels, costs), math.inf)
-
-    @cached_property
-    def _originals(self) -> frozenset[Tensor]:
-        return frozenset(member for own in self.graph.original.values() for member in own)
 
     @cached_property
     def _greedy(self) -> Greedy:

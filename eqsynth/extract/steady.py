@@ -15,7 +15,7 @@ two members. Products and sums of the same values agree already: ``lower/scalar_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -204,34 +204,35 @@ def steadily(
     select: Callable[[Bar, Costs], Plan],
     costs: Costs,
     barred: set[Tensor],
-    original: Set[Tensor] = frozenset(),
+    quick: Callable[[Bar, Costs], Plan] | None = None,
 ) -> Plan:
     """Return the plan that ``select`` chooses by these costs, without loose exponents if there is
     such a plan. Its cost may be infinite, where the costs are.
 
     For each loose exponent the member that computes it or the one that computes the extremum is
-    barred, whichever leaves the cheaper plan; not one of the original program if the other isn't,
-    since the original's members are steady together.
+    barred, whichever leaves the cheaper plan.
 
     Args:
         select: chooses a plan without the given members.
         barred: the members that were barred before, to which those of now are added.
-        original: the members of the original program.
+        quick: chooses plans for the comparison of the two, if ``select`` takes long.
     """
+    quick = quick or select
     plan = select(frozenset(barred), costs)
     for _ in range(TRIES):
         found = loose(plan)
         if not found:
             break
-        new = [bar for bar in found[0] if original.isdisjoint(bar)] or list(found[0])
-        ways = {bar | barred: select(bar | barred, costs) for bar in dict.fromkeys(new)}
+        ways = {bar | barred: quick(bar | barred, costs) for bar in dict.fromkeys(found[0])}
         possible = [
             (bars, other)
             for bars, other in sorted(ways.items(), key=lambda way: way[1].cost_s)
-            if math.isfinite(other.cost_s) or math.isfinite(select(bars, lambda _: 1.0).cost_s)
+            if math.isfinite(other.cost_s) or math.isfinite(quick(bars, lambda _: 1.0).cost_s)
         ]
         if not possible:
             break  # the program itself subtracts such an extremum
         bars, plan = possible[0]
+        if quick is not select:
+            plan = select(bars, costs)
         barred |= bars
     return plan

@@ -238,8 +238,8 @@ def quotient(over: Scalar, under: Scalar) -> Scalar:
     """Return ``over / under``; divided by a power of two, as the product with its inverse, which is
     the same to the last bit. So ``(a + b) / 2`` and ``0.5 * (a + b)`` are one scalar."""
     if isinstance(under, Num) and is_float(dtype_of(over) or ""):
-        part, power = math.frexp(under.value)
-        if abs(part) == 0.5 and abs(power) <= _POWERS:
+        part, power = math.frexp(under.value)  # 2**k is 0.5 * 2**(k + 1)
+        if abs(part) == 0.5 and abs(power - 1) <= _POWERS:
             return product([Num(1 / under.value), over])
     return Call("div", (over, under))
 

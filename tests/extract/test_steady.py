@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.candidates import Candidate
@@ -40,7 +41,10 @@ def exponent(scores: ClassRef, maxima: ClassRef) -> Scope:
 
 
 def plan_of(
-    classes: dict[ClassRef, Sequence[Tensor]], costs: dict[Tensor, float], root: ClassRef
+    classes: dict[ClassRef, Sequence[Tensor]],
+    costs: dict[Tensor, float],
+    root: ClassRef,
+    original: dict[ClassRef, tuple[Tensor, ...]] | None = None,
 ) -> Plan:
     found: list[Candidate] = [
         kernel(member, costs.get(member, 1.0))
@@ -48,7 +52,7 @@ def plan_of(
         for member in members
         if not isinstance(member, Input)
     ]
-    graph: EGraph = egraph(classes, root)
+    graph: EGraph = replace(egraph(classes, root), original=original or {})
     return selection(graph, *found).best(Given())
 
 
@@ -126,6 +130,21 @@ def test_a_program_that_subtracts_another_maximum_keeps_its_plan() -> None:
     }
     plan = plan_of(classes, {}, WEIGHTS)
     assert math.isfinite(plan.cost_s) and len(loose(plan)) == 1
+
+
+def test_what_the_program_itself_subtracts_costs_no_more_than_the_program() -> None:
+    other = Op("Relu", (SCORES,))
+    classes: dict[ClassRef, Sequence[Tensor]] = INPUTS | {
+        SCORES: [product_of(Q, KEYS)],
+        NEAR: [product_of(Q, Q)],
+        MAXIMA: [largest(NEAR)],
+        WEIGHTS: [exponent(SCORES, MAXIMA), other],
+    }
+    original = {made: (members[0],) for made, members in classes.items()}
+    plan = plan_of(classes, {other: 100.0}, WEIGHTS, original)
+    assert exponent(SCORES, MAXIMA) in members_of(plan) and plan.cost_s < 100
+    # Another way of computing the weights is taken if it is cheaper.
+    assert other in members_of(plan_of(classes, {}, WEIGHTS, original))
 
 
 def test_a_difference_is_followed_to_the_exponent() -> None:

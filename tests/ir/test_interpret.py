@@ -33,6 +33,7 @@ from eqsynth.ir.scalar import (
     Value,
     children,
     product,
+    quotient,
     total,
     tree_size,
 )
@@ -271,6 +272,44 @@ def test_numbers_are_joined_where_this_changes_no_value() -> None:
     x = Read(leaf("x", 2), (it(0, 2),))
     assert product([Num(0.5), Prod((Num(2), x))]) == x
     assert total([Sum((CHOICE, CHOICE)), x]) == Sum((CHOICE, CHOICE, x))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "joined"),
+    [(1, 0.1, True), (1, 1e-6, False), (1, 1e-10, False), (1, 1024, True), (1, -1, True)],
+)
+def test_numbers_that_float32_cannot_hold_together_stay_apart(
+    one: float, other: float, joined: bool
+) -> None:
+    """``(1 - p) + 1e-10`` is 1e-10 where p is 1; ``(1 + 1e-10) - p`` is 0."""
+    x = Read(leaf("x", 2), (it(0, 2),))
+    first = Sum((Num(one), Prod((Num(-1), x))))
+    found = total([first, Num(other)])
+    assert (first not in children(found)) == joined
+    form = canonical(Scope((2,), (), found))
+    assert canonical(form) == form
+    values = np.array([one, 0.5], np.float32)
+    expected = (np.float32(one) - values) + np.float32(other)
+    for body in (found, form.body):
+        exact = run(Scope((2,), (), body), x=values)
+        np.testing.assert_allclose(exact, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("under", [2.0, -0.25, 256.0, 2.0**14])
+def test_a_quotient_by_a_power_of_two_is_a_product(under: float) -> None:
+    x = Read(leaf("x", 2), (it(0, 2),))
+    found = canonical(Scope((2,), (), Call("div", (x, Num(under))))).body
+    assert found == Prod((Num(1 / under), x)) == quotient(x, Num(under))
+    values = np.array([3.7, -1e-40], np.float32)
+    assert (values * np.float32(1 / under) == values / np.float32(under)).all()
+    np.testing.assert_allclose(run(Scope((2,), (), found), x=values), values / under)
+
+
+@pytest.mark.parametrize("under", [Num(3.0), Num(0.0), Num(2.0**15), Num(float("inf")), U8])
+def test_other_quotients_stay(under: Scalar) -> None:
+    x = Read(leaf("x", 2), (it(0, 2),))
+    assert quotient(x, under) == Call("div", (x, under))
+    assert quotient(U8, Num(2.0)) == Call("div", (U8, Num(2.0)))  # a float, and 0.5 * u isn't
 
 
 def test_a_function_of_numbers_is_computed_in_floats() -> None:

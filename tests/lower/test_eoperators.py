@@ -398,6 +398,15 @@ def test_elementwise_axes_are_one_loop_and_guards_keep_theirs() -> None:
     assert [loop.extent for loop in padded.traversal] == [3, 4, 5]
 
 
+def test_a_product_with_a_reciprocal_is_a_quotient() -> None:
+    """1 / 1e-39 is infinite in float32, and 2e-39 / 1e-39 is 2."""
+    x, s = tensor(0, (3, 4)), tensor(1, (3,))
+    i, j = it(0, 3), it(1, 4)
+    body = Prod((Num(0.5), Read(x, (i, j)), Call("reciprocal", (Read(s, (i,)),))))
+    tiny = torch.full((3,), 1e-39)
+    check(Scope((3, 4), (), body), torch.rand(3, 4) * 1e-38 + 1e-38, tiny)
+
+
 @pytest.mark.rotating
 def test_large_enough_to_run_in_parallel() -> None:
     x = tensor(0, (70, 33, 64))

@@ -166,6 +166,15 @@ def test_a_zero_of_a_factor_that_was_too_small(got: float, fails: bool) -> None:
     assert wrong(lambda _: torch.full((3,), got), right, x) is fails
 
 
+@pytest.mark.parametrize(("off", "fails"), [(0.0, False), (1e-5, True)])
+def test_a_zero_of_a_term_that_was_lost_to_a_larger_one(off: float, fails: bool) -> None:
+    """1 + erf(-4.2) is 0 in float32, and so is torch's gelu(-6); in float64 1 + erf(-6.4) is."""
+    x = torch.tensor([[20.0, -4.5, -5.0, -6.0, -7.0, -9.0, -12.0]])
+    right = torch.nn.functional.gelu
+    assert right(x)[0, 3:].eq(0).all() and right(x.double())[0, 3] < 0
+    assert wrong(lambda x: x / 2 * torch.erfc(-x / 2**0.5) - off, right, x) is fails
+
+
 def test_a_zero_where_the_truth_is_no_tiny_number() -> None:
     def right(x: Tensor) -> Tensor:
         return x * (1e-6 if x.dtype == torch.float64 else 0)
