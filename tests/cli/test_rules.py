@@ -142,13 +142,12 @@ LAX = """\
 def test_check_fails_on_what_the_linter_finds(tmp_path: Path) -> None:
     """A sound rule of a user's folder that breaks the law of rule writing."""
     (tmp_path / "lax.egg").write_text(LAX, encoding="utf-8")
-    options = "--samples", "5", "--processes", "1"
-    checked = data("check", tmp_path, *options, code=1)
+    checked = data("check", tmp_path, "--samples", "5", code=1)
     assert [entry["sound"] for entry in checked["rules"]] == [True]
     (finding,) = checked["findings"]
     assert finding["file"] == str(tmp_path / "lax.egg") and finding["line"] == 10
     assert "mathematics" in finding["what"] and finding["hint"]
-    text = run("check", tmp_path, *options, code=1)
+    text = run("check", tmp_path, "--samples", "5", code=1)
     assert "lax.egg:10:1" in text and "1 rules, 0 refused" in text
 
 
