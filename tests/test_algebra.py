@@ -4,6 +4,7 @@ products over any iteration space, with no rule about an operator loaded but its
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -15,13 +16,18 @@ from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.work import flops
-from eqsynth.rules import DEFAULT_FILES, load_rules
+from eqsynth.rules import DEFAULT_FILES, RuleSet, load_rules
 from eqsynth.testing import assert_egraph_consistent
 from tests.egraph.programs import least_flops
 
 # What says something of operators beyond their definitions, or of views of views.
 OF_OPERATORS = ("merge.egg", "epilogue.egg", "simplify.egg", "views-match.egg")
-SCOPES = load_rules([name for name in DEFAULT_FILES if name not in OF_OPERATORS]).select()
+
+
+@cache
+def scopes() -> RuleSet:
+    return load_rules([name for name in DEFAULT_FILES if name not in OF_OPERATORS]).select()
+
 
 Program = Callable[..., Tensor]
 
@@ -59,7 +65,7 @@ class Written(nn.Module):
 
 def test_every_workload_of_the_suite_is_here() -> None:
     assert set(BY_HAND) == {name for name, w in WORKLOADS.items() if w.suite == "algebra"}
-    assert not {rule.ruleset for rule in SCOPES.rules} & {"merge", "simplify"}
+    assert not {rule.ruleset for rule in scopes().rules} & {"merge", "simplify"}
 
 
 @pytest.mark.rotating
@@ -73,7 +79,7 @@ def test_scopes_alone_find_what_is_gained_by_hand(name: str) -> None:
         sum(flops(term) for term in p.terms() if not term.constant) for p in (original, by_hand)
     )
     limits = Limits(deadline_s=3600.0)
-    graph = saturate_terms(original.outputs, SCOPES, DEFAULT_PHASES, limits, False)
+    graph = saturate_terms(original.outputs, scopes(), DEFAULT_PHASES, limits, False)
     assert graph.stop == "saturated"
     assert_egraph_consistent(graph)
     assert least_flops(graph) <= wanted < before
