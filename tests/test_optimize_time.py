@@ -26,7 +26,7 @@ SLOW = {"resnet18", "resnet50", "resnext50", "vgg16", "nasnet_a", "infogan", "dc
         "bert64", "gcn", "fsrcnn", "nasrnn", "lstm", "csrnet"}  # fmt: skip
 
 
-@pytest.mark.rotating(parts=64)
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in WORKLOADS]
 )
