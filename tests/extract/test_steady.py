@@ -143,8 +143,12 @@ def test_what_the_program_itself_subtracts_costs_no_more_than_the_program() -> N
     original = {made: (members[0],) for made, members in classes.items()}
     plan = plan_of(classes, {other: 100.0}, WEIGHTS, original)
     assert exponent(SCORES, MAXIMA) in members_of(plan) and plan.cost_s < 100
-    # Another way of computing the weights is taken if it is cheaper.
+    # Another way of computing the weights is taken if it is cheaper, too after a member was barred.
     assert other in members_of(plan_of(classes, {}, WEIGHTS, original))
+    third = ref(7, (N, N))
+    classes |= {third: [product_of(KEYS, KEYS)], MAXIMA: [largest(NEAR), largest(third)]}
+    costs: dict[Tensor, float] = {other: 10.0, largest(NEAR): 100.0}
+    assert other in members_of(plan_of(classes, costs, WEIGHTS, original))
 
 
 def test_a_difference_is_followed_to_the_exponent() -> None:

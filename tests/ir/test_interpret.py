@@ -34,6 +34,7 @@ from eqsynth.ir.scalar import (
     children,
     product,
     quotient,
+    rewrite_leaves,
     total,
     tree_size,
 )
@@ -300,6 +301,7 @@ def test_a_quotient_by_a_power_of_two_is_a_product(under: float) -> None:
     x = Read(leaf("x", 2), (it(0, 2),))
     found = canonical(Scope((2,), (), Call("div", (x, Num(under))))).body
     assert found == Prod((Num(1 / under), x)) == quotient(x, Num(under))
+    assert rewrite_leaves(Call("div", (x, Num(under))), lambda leaf: leaf) == found
     values = np.array([3.7, -1e-30], np.float32)
     assert (values * np.float32(1 / under) == values / np.float32(under)).all()
     np.testing.assert_allclose(run(Scope((2,), (), found), x=values), values / under)
