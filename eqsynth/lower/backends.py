@@ -45,6 +45,7 @@ from eqsynth.lower.torch_calls import Data, calls_from_data
 from eqsynth.lower.torch_scalars import torch_dtype
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.lower.vendor import OneDnnBackend
+from eqsynth.serving import hand_over
 
 # The number of kernels that are built and linked together: about a second of work, after which the
 # deadline is looked at again. Fewer if the time that is left may not suffice for so many: a worker
@@ -376,8 +377,9 @@ def prepare_kernels(
 
     Returns:
         Pairs of a kernel's position and what building and one call took, for the kernels that were
-            reached before the monotonic clock passed ``until``. Other processes run beside the
-            call, so it only tells whether timing a kernel takes milliseconds or minutes.
+            reached before the monotonic clock passed ``until``. They are handed over after each
+            kernel, too. Other processes run beside the call, so it only tells whether timing a
+            kernel takes milliseconds or minutes.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -400,6 +402,7 @@ def prepare_kernels(
                     runner(*given)
                     call_s = place.clock(partial(runner, *given), 1)
             took.append((number, Ready(time.monotonic() - begin, call_s)))
+            hand_over(took)
     return took
 
 

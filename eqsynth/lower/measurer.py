@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import torch
 
 from eqsynth.errors import EqsynthError, LoweringError
-from eqsynth.executor import Worker, borrow, end, give_back, uninterrupted
+from eqsynth.executor import Latest, Worker, borrow, end, give_back, uninterrupted
 from eqsynth.extract.disturbance import Usage
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.target import CPU, Target
@@ -299,18 +299,20 @@ class _Loading:
     def _load(self) -> None:
         if self._before is not None:
             self._before.join()
-        # If the worker fails here, the first batch fails too, and that is handled.
+        latest = Latest()
+        # If the worker fails here, the first batch fails too, and that is handled. What the worker
+        # has built by then is built once more.
         with suppress(EqsynthError, OSError, ValueError):
             if not self._ended:
                 self.worker.run(load_libraries)
             if self._given[0] and not self._ended:
                 self._begun = time.monotonic()
-                took = self.worker.run(
+                self.worker.run(
                     prepare_kernels, *self._given, self._begun + self._timeout_s,
-                    timeout_s=self._timeout_s + _COMPILING_GRACE_S,
+                    timeout_s=self._timeout_s + _COMPILING_GRACE_S, latest=latest,
                 )  # fmt: skip
-                self.ready = {self._given[0][number]: ready for number, ready in took}
-                self._done = time.monotonic()
+        self.ready = {self._given[0][number]: ready for number, ready in latest.value() or ()}
+        self._done = time.monotonic()
 
     def building_s(self) -> float:
         """How many seconds building kernels has taken so far."""

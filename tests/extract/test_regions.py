@@ -11,6 +11,7 @@ import torch
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.segments import cut, stitch
+from eqsynth.extract import regions
 from eqsynth.extract.candidates import copy_kernel
 from eqsynth.extract.cost import CostModel, measurement_key
 from eqsynth.extract.kernel import Kernel
@@ -302,7 +303,9 @@ def test_the_slower_side_is_not_parted(costs: CostModel) -> None:
     assert sum("Tanh" in text for text in asked) == 2
 
 
-def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> None:
+def test_what_is_asked_first_is_known_before_the_search(
+    costs: CostModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The region that an engine is asked first is known before the search. Both segments of the
     program read one weight."""
     h = ops.relu(X @ W) @ W
@@ -327,6 +330,11 @@ def test_what_is_asked_first_is_known_before_the_search(costs: CostModel) -> Non
     plain, (first,) = first_asked(captured.program, segments, engines(["inductor"]), 60.0)
     assert first.kernel in asked
     assert not first_asked(captured.program, segments, engines(["inductor"]), 1.0)[1]
+    # Slow engines come last: they might use up the time of the others.
+    slow, fast = engines(["inductor"])[0], engines(["inductor"])[0]
+    monkeypatch.setattr(regions, "is_slow", lambda engine: engine is slow)
+    monkeypatch.setattr(regions, "handed", lambda *given: [given[3][0]])
+    assert first_asked(captured.program, segments, [slow, fast], 60.0)[1] == [fast, slow]
     # The weight is small, so the region is timed with its real values.
     ((place, value),) = small_constants(captured, plain, [first])[first.kernel].items()
     assert first.constants[place].shape == (8, 8)

@@ -29,6 +29,7 @@ from eqsynth.ir.scalar import Call, Read
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower import backends, tvm_backend
+from eqsynth.lower import measurer as measuring
 from eqsynth.lower.backends import (
     _arguments,
     as_step,
@@ -45,6 +46,7 @@ from eqsynth.lower.other_steps import OtherSteps
 from eqsynth.lower.places import Place
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.tvm_backend import TvmBackend, not_kept
+from tests.lower.hanging import READY, hands_over_and_hangs
 from tests.terms import it
 
 
@@ -194,6 +196,19 @@ def test_what_preparing_took_is_known_when_the_worker_has_loaded() -> None:
         ready = made.ready()[one]
         assert 0 < ready.call_s < 60 and made.preparing_s() >= ready.build_s > 0.0
         assert made([one])[one] is not None
+
+
+def test_what_was_prepared_before_the_worker_is_ended_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measuring, "prepare_kernels", hands_over_and_hangs)
+    monkeypatch.setattr(measuring, "_COMPILING_GRACE_S", 1.0)
+    one, two = kernel(relu(10)), kernel(relu(11))
+    with Measurer(threads=1) as made:
+        made.prepare([one, two], 0.1)
+        assert made.ready() == {one: READY}
+        assert made.preparing_s() < 600
+        assert isinstance(made([one])[one], Timing)
 
 
 def test_what_is_not_prepared_in_time_is_left_for_later() -> None:
