@@ -97,7 +97,7 @@ def first_asked(
 ) -> tuple[EGraph, list[PlanStep]]:
     """Return the e-graph of the original, and the regions that ``with_engines`` will try first: the
     whole original, on each engine. They are known before anything is searched, so that engines can
-    compile them during saturation; a slow engine is the last, since it may use up the time (Inductor
+    compile them during saturation; a slow engine is the last, as it may use up the time (Inductor
     all of 30 s for Whisper). There are no regions if ``within_s`` is less than compiling may take.
     """
     graph = stitch(program, segments, [unsaturated(s.roots, "not searched yet") for s in segments])
