@@ -263,7 +263,7 @@ def _by_truth(outputs: Sequence[_Output], exact: Results | None) -> None:
                 output.settle(output.difference <= output.allowed)
             continue
         truth = exact[position]
-        if truth.shape != output.expected.shape:
+        if truth.shape != output.expected.shape or not truth.numel():
             continue
         own, mine = distance(output.expected, truth), distance(output.got, truth)
         size = _size(truth)

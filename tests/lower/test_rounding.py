@@ -175,6 +175,14 @@ def test_a_zero_of_a_term_that_was_lost_to_a_larger_one(off: float, fails: bool)
     assert wrong(lambda x: x / 2 * torch.erfc(-x / 2**0.5) - off, right, x) is fails
 
 
+def test_a_result_without_elements_beside_one_that_differs() -> None:
+    x, empty = torch.ones(3), torch.ones(0, 3)
+    reruns = Evidence(exact=lambda: [x.double(), empty.double()])
+    assert judge([x, empty], [x, empty], reruns).wrong is None
+    found = judge([x + 1, empty], [x, empty], reruns).wrong
+    assert found is not None and found.output == 0
+
+
 def test_a_zero_where_the_truth_is_no_tiny_number() -> None:
     def right(x: Tensor) -> Tensor:
         return x * (1e-6 if x.dtype == torch.float64 else 0)
