@@ -110,7 +110,7 @@ class Selection:
             return plan
         # Among the barred members may be some of the original's. (A mixture of densities: 9,153
         # FLOPs, and 10,497 after eight members were barred.) What the original subtracts is right.
-        with suppress(ExtractionError):
+        with suppress(ExtractionError, OutOfTime):
             plain = self._plain(Prices(self._states.kernels, costs), self.until)
             return plain if plain.cost_s < plan.cost_s else plan
         return plan

@@ -6,9 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.candidates import Candidate
+from eqsynth.extract.one_part import OutOfTime
 from eqsynth.extract.plan import Plan
+from eqsynth.extract.prices import Prices
+from eqsynth.extract.select import Selection
 from eqsynth.extract.steady import loose
 from eqsynth.ir.index import Index
 from eqsynth.ir.scalar import Call, Num, Read, product, total
@@ -132,7 +137,9 @@ def test_a_program_that_subtracts_another_maximum_keeps_its_plan() -> None:
     assert math.isfinite(plan.cost_s) and len(loose(plan)) == 1
 
 
-def test_what_the_program_itself_subtracts_costs_no_more_than_the_program() -> None:
+def test_what_the_program_itself_subtracts_costs_no_more_than_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other = Op("Relu", (SCORES,))
     classes: dict[ClassRef, Sequence[Tensor]] = INPUTS | {
         SCORES: [product_of(Q, KEYS)],
@@ -143,6 +150,17 @@ def test_what_the_program_itself_subtracts_costs_no_more_than_the_program() -> N
     original = {made: (members[0],) for made, members in classes.items()}
     plan = plan_of(classes, {other: 100.0}, WEIGHTS, original)
     assert exponent(SCORES, MAXIMA) in members_of(plan) and plan.cost_s < 100
+    # If there is no time left for the comparison, the plan that was found stays.
+    plainly = Selection._plain
+
+    def late(self: Selection, prices: Prices, until: float) -> Plan:
+        if self._barred and not prices._barred:
+            raise OutOfTime
+        return plainly(self, prices, until)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Selection, "_plain", late)
+        assert other in members_of(plan_of(classes, {other: 100.0}, WEIGHTS, original))
     # Another way of computing the weights is taken if it is cheaper, too after a member was barred.
     assert other in members_of(plan_of(classes, {}, WEIGHTS, original))
     third = ref(7, (N, N))
