@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_leaves
 
+from eqsynth import telling
 from eqsynth.errors import (
     EqsynthError,
     EquivalenceError,
@@ -130,7 +131,8 @@ class Stage:
         try:
             opaque = ported(self.captured.opaque, place)
             number = losing_step(program, place.to(error.inputs), error.wrong, opaque)
-        except Exception:  # the program raises an error: ``_blame`` looks for the step that does
+        except Exception as why:  # a step raises an error, or an opaque operator in float64
+            telling.refused("looking for the step that loses digits", why)
             return NOTHING
         found = NOTHING if number is None else members(number)
         if number is not None and found:

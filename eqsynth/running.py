@@ -115,7 +115,6 @@ class Run:
         finally:
             self.measurer.stop_loading()
         graph, own, found = searched.graph, searched.own, searched.found
-        self.report.route = searched.route
         if self.settings.tune and self.settings.objective == "time":
             self.measurer.close()  # tuning borrows the same worker
             own, found = self._tuned(graph, own, found)
@@ -143,6 +142,7 @@ class Run:
         """
         graph, own, found = searched.graph, searched.own, searched.found
         settle, used = searched.settle, found
+        self.report.route = searched.route
         try:
             compiled = self._built(graph, found)
             if found.plan is not own.plan and not self._engines_win(own, compiled):

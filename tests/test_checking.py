@@ -98,6 +98,10 @@ def test_a_part_that_loses_digits_stays_as_it_was_and_the_rest_is_faster(tmp_pat
     for got, expected in zip(program(*far), net(*far), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-2)
     assert "mended" in str(report)
+    # Its route is that of the plan that is used: for other sizes nothing is mended, or warned of.
+    other = torch.randn(60), torch.randn(44), torch.randn(4, 8)
+    again = eqsynth.optimize(net, other, rules=[path], like=program, **QUICK)
+    assert again.report.followed and not again.report.mended and not again.report.reason
     with pytest.raises(EquivalenceError, match="offset"):
         eqsynth.optimize(net, given, rules=[path], strict=True, **QUICK)
 

@@ -111,7 +111,7 @@ class Selection:
         # Among the barred members may be some of the original's. (A mixture of densities: 9,153
         # FLOPs, and 10,497 after eight members were barred.) What the original subtracts is right.
         with suppress(ExtractionError, OutOfTime):
-            plain = self._plain(Prices(self._states.kernels, costs), self.until)
+            plain = self._plain(Prices(self._states.kernels, costs, worth), self.until)
             return plain if plain.cost_s < plan.cost_s else plan
         return plan
 

@@ -4,8 +4,9 @@
 canonical form. It fixes the slots of reduction iterators and the order of operands of sums,
 products and commutative functions. It removes iterators of extent 1 and reductions over iterators
 that the body doesn't use. A read that is always in range gets fill 0, and no read leaves its tensor
-along an axis of extent 1 if the tensor has a longer axis. The order of the traversal stays, because
-it is the order of the result's axes. Ties are broken by the digests of the tensors that are read.
+along an axis of extent 1 if the tensor has a longer axis. A quotient by a power of two is a
+product, which is the same number. The order of the traversal stays, because it is the order of the
+result's axes. Ties are broken by the digests of the tensors that are read.
 
 Not here: algebra, as ``a * (b + c) = a * b + a * c``, which rules and laws state.
 """
