@@ -389,3 +389,16 @@ def test_weights_that_were_moved_before_are_moved_the_same_way(
     assert moves == [12, 10, 6]
     assert all(map(torch.equal, none, one)) and all(map(torch.equal, none, every))
     assert not torch.equal(none[0], none[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("factor", "fails"), [(1.0, False), (1 + 1e-3, True)])
+def test_the_sum_in_gelu_is_rounded(dtype: torch.dtype, factor: float, fails: bool) -> None:
+    """gelu(x) is x / 2 * (1 + erf(x / √2)) in torch, whose sum cancels, and by erfc it isn't."""
+    x = (torch.linspace(-5, 3, 65, dtype=dtype)[1:-1] + 0.01)[:, None]
+
+    def by_erfc(x: Tensor) -> Tensor:
+        return factor * x / 2 * torch.erfc(-x / 2**0.5)
+
+    with pytest.raises(EquivalenceError) if fails else nullcontext():
+        check_equivalence(by_erfc, nn.GELU(), (x,))
