@@ -135,8 +135,13 @@ def _has(what: str, body: Scalar, dtype: str | None) -> bool:
     if what == "float":
         return is_float(dtype_of(body) or dtype or "bool")
     if what == "constant":
-        return all(leaf.tensor.constant for leaf in leaves(body) if isinstance(leaf, Read))
+        return is_constant(body)
     return finite(body)
+
+
+def is_constant(body: Scalar) -> bool:
+    """Whether the body reads only constant tensors, or none."""
+    return all(leaf.tensor.constant for leaf in leaves(body) if isinstance(leaf, Read))
 
 
 def finite(body: Scalar) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from eqsynth.calculus.conditions import is_product
-from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds
+from eqsynth.egraph.scope_rules.binding import Binding, NoFit, holds, is_constant
 from eqsynth.expansion.ring import as_index
 from eqsynth.ir.functions import COMMUTATIVE
 from eqsynth.ir.index import Index, It
@@ -42,6 +42,7 @@ from eqsynth.rules.scope_rules.syntax import (
     Axis,
     Body,
     Equals,
+    Has,
     Named,
     Number,
     Place,
@@ -132,6 +133,9 @@ class _Matcher:
 
     def __init__(self, rule: ScopeRule, scope: Scope) -> None:
         self.listed = dict(rule.bodies)
+        self.constant = {
+            c.variable for c in rule.conditions if isinstance(c, Has) and c.what == "constant"
+        }
         self.dtype = dtype_of(scope.body) or scope.dtype
         self.steps = 0
 
@@ -156,7 +160,7 @@ class _Matcher:
             case Plus(parts=parts) | Times(parts=parts):
                 operands = (terms_of if isinstance(pattern, Plus) else factors_of)(scalar)
                 if self._computes_in_its_dtype(operands):
-                    yield from self._all(type(pattern), _fixed_first(parts), operands, given)
+                    yield from self._all(type(pattern), self._in_order(parts), operands, given)
             case Equals():
                 for found, rest in self._equal(pattern, scalar, given):
                     if not rest:
@@ -165,7 +169,10 @@ class _Matcher:
                 yield from _ordered(pattern, scalar, given)
 
     def _may_stand_for(self, name: str, scalar: Scalar, given: Binding) -> bool:
-        """Whether the scalar uses no named iterators except those in the variable's parentheses."""
+        """Whether the scalar uses no named iterators except those in the variable's parentheses, and
+        is constant if the variable has to be."""
+        if name in self.constant and not is_constant(scalar):
+            return False
         own = {given.iterators[listed] for listed in self.listed[name]}
         return not iterators(scalar) & ({*given.iterators.values()} - own)
 
@@ -179,6 +186,15 @@ class _Matcher:
             dtype_of(part) in (None, self.dtype) or _comparison(part) is not None
             for part in operands
         )
+
+    def _in_order(self, parts: Iterable[Body]) -> list[Body]:
+        """Sort the variables last, since they match the remaining operands, and of these the
+        constant ones first: in ``(F + C) * D`` with constant C, C is all constant terms."""
+
+        def place(part: Body) -> int:
+            return isinstance(part, Variable) and (1 if part.name in self.constant else 2)
+
+        return sorted(parts, key=place)
 
     def _each(
         self, patterns: Sequence[Body], scalars: Sequence[Scalar], given: Binding
@@ -287,11 +303,6 @@ def _ordered(pattern: AtMost, scalar: Scalar, given: Binding) -> Iterator[Bindin
             yield given
     except NoFit:
         return
-
-
-def _fixed_first(parts: Iterable[Body]) -> list[Body]:
-    """Sort the variables last, since they match the remaining operands."""
-    return sorted(parts, key=lambda part: isinstance(part, Variable))
 
 
 def zeros_outside(factor: Scalar) -> Iterator[tuple[Index, list[Scalar]]]:

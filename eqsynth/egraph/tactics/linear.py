@@ -218,7 +218,7 @@ def _split(body: Scalar, everything: set[It]) -> Scalar:
             over, under = factor.args
             if isinstance(under, Num) and under.value != 0 and math.isfinite(1 / under.value):
                 rest = product([Num(1 / under.value), over])
-            elif not isinstance(under, Num) and _broadcasts(under, everything):
+            elif is_constant(under) or _broadcasts(under, everything):
                 broadcast.append(_closed(Call("reciprocal", (under,))))
                 rest = over
         for part in factors_of(rest):
@@ -227,7 +227,13 @@ def _split(body: Scalar, everything: set[It]) -> Scalar:
             else:
                 factors.append(part)
     if broadcast:
-        open_ = [f for f in factors if not isinstance(f, Read | Num)]
+        # (f + c) / d with constants c and d stays open: "scale-of-shifted" takes it apart.
+        shifted = all(map(is_constant, broadcast))
+        open_ = [
+            f
+            for f in factors
+            if not isinstance(f, Read | Num) and not (shifted and isinstance(f, Sum))
+        ]
         if open_ and all(dtype_of(f) is not None for f in open_):
             factors = [f for f in factors if f not in open_]
             factors.append(_closed(product(open_)))
