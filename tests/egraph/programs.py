@@ -32,6 +32,12 @@ from tests.egraph.choices import (
     picked_along,
     unless,
 )
+from tests.egraph.normalizations import (
+    layer_norm,
+    part_of_a_normalization,
+    scaled_layer,
+    standardized_layer,
+)
 from tests.shared import once
 from tests.terms import INF, it, leaf, op
 
@@ -101,16 +107,6 @@ def mlp() -> Tensor:
     return op("Add", op("Matmul", op("Gelu", hidden), weight("v", 6, 4)), weight("c", 4))
 
 
-def layer_norm() -> Tensor:
-    """(x - mean) / sqrt(var + eps) * g + h, written out."""
-    x = leaf("x", 3, 4)
-    centred = op("Sub", x, op("ReduceMean", x, attrs=((1,), 1)))
-    variance = op("ReduceMean", op("Mul", centred, centred), attrs=((1,), 1))
-    eps = op("Full", attrs=((1, 1), 1e-5, "float32"))
-    normal = op("Div", centred, op("Sqrt", op("Add", variance, eps)))
-    return op("Add", op("Mul", normal, weight("g", 4)), weight("h", 4))
-
-
 def shuffled_halves() -> Tensor:
     """A matrix product of two slices that are concatenated in the other order."""
     x = leaf("x", 3, 6)
@@ -125,11 +121,6 @@ def steps_of_a_loop() -> Tensor:
         op("Reshape", op("Slice", x, attrs=(0, n, n + 1, 1)), attrs=((1, 4),)) for n in range(3)
     ]
     return op("Concat", *(op("Relu", op("Matmul", row, w)) for row in rows), attrs=(0,))
-
-
-def part_of_a_normalization() -> Tensor:
-    norm = op("LayerNorm", leaf("x", 3, 4), weight("g", 4), weight("h", 4), attrs=(1, 1e-3))
-    return op("Slice", norm, attrs=(0, 0, 1, 1))
 
 
 def broadcast_beside() -> Tensor:
@@ -628,6 +619,8 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "windowed-attention": windowed_attention,
     "band-softmax": lambda: band_attention(softmax=True),
     "biased-chain": biased_chain,
+    "scaled-layer": scaled_layer,
+    "standardized-layer": standardized_layer,
     "squared-distances": squared_distances,
     "normalized-attention": normalized_attention,
     "repeated-rows": repeated_rows,

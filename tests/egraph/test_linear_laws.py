@@ -29,6 +29,7 @@ from eqsynth.ir.scalar import (
     Scalar,
     Sum,
     Value,
+    factors_of,
     product,
     reads,
     total,
@@ -96,6 +97,43 @@ def test_constant_terms_meet() -> None:
     assert folded is not None and len(folded.body.terms) == 2  # type: ignore[attr-defined]
     assert_equal(scope, folded)
     assert end(linear.fold_terms(canonical(Scope((3, 2), (), Sum(terms[:2]))))) is None
+
+
+def test_a_quotient_by_constants_is_a_product() -> None:
+    """f / d = f * {1/d}; (f + c) / d stays a sum where it is to be taken apart, but never for d
+    that isn't constant."""
+    i, j = it(0, 3), it(1, 2)
+    f, c = x(i, j, shape=(3, 2)), Read(leaf("c", 2, constant=True), (j,))
+    for d, summed in (
+        (Read(leaf("d", 2, constant=True), (j,)), True),
+        (Read(leaf("d", 3, 2, constant=True), (i, j)), True),
+        (Read(leaf("d", 2), (j,)), False),
+    ):
+        plain = canonical(Scope((3, 2), (), Call("div", (f, d))))
+        found = end(linear.invariants(plain))
+        assert found is not None and not any(isinstance(p, Call) for p in factors_of(found.body))
+        assert_equal(plain, found)
+        shifted = canonical(Scope((3, 2), (), Call("div", (Sum((f, c)), d))))
+        for shifts in (False, True):
+            answer = end(linear.invariants(shifted, shifts=shifts))
+            assert answer is not None
+            stays = any(isinstance(part, Sum) for part in factors_of(answer.body))
+            assert stays == (summed and shifts)
+            assert_equal(shifted, answer)
+    each = Read(leaf("d", 3, 2), (i, j))
+    assert end(linear.invariants(canonical(Scope((3, 2), (), Call("div", (f, each)))))) is None
+
+
+def test_an_exact_difference_is_not_taken_apart() -> None:
+    """x - m may be exact; x/s - m/s is rounded. What a sum has rounded already is taken apart."""
+    b, m, s = (eqsynth.weight(name, (4,)) for name in "bms")
+    a, w = eqsynth.input("a", (5, 4)), eqsynth.weight("w", (4, 4))
+    turned = ops.permute(ops.permute(a, (1, 0)), (1, 0))
+    for value, apart in ((a, False), (turned, False), (a @ w, True), (a @ w + b, True)):
+        for scaled in ((value - m) * s, (value - m) / s, ops.relu((value - m) / s + b)):
+            graph = saturate(program_of(scaled)[0].outputs[0])
+            fired = {*graph.matches} & {"scale-of-shifted", "scale-of-shifted-and-shift"}
+            assert bool(fired) == apart, (str(scaled), fired)
 
 
 def test_small_integers_are_not_summed_apart() -> None:

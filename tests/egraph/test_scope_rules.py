@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.egraph.scope_rules.binding import Binding, holds
 from eqsynth.egraph.scope_rules.building import MAX_ANSWERS, answers
+from eqsynth.egraph.scope_rules.matching import matches
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
@@ -109,6 +111,21 @@ def test_functions_of_finite_elements_are_finite(finite: Scalar) -> None:
     (answer,) = answers(DELTA, given)
     assert not answer.reduction
     assert_equal(given, answer)
+
+
+def test_what_is_constant_goes_to_the_constant_variable() -> None:
+    """(x + c + d) * e: C is c + d, and not the first that fits; x is never C."""
+    c, d, e = (Read(leaf(name, 4, constant=True), (i,)) for name in "cde")
+    rule = parse(
+        "[*x] = (F + C) * D  =>  [*x] = {F * D} + {C * D}  if constant C, constant D, summed F"
+    )
+    for terms in itertools.permutations((read("x", i), c, d)):
+        given = canonical(Scope((4,), (), Prod((Sum(terms), e))))
+        first, *_ = matches(rule, given)
+        assert first.bodies["F"] == read("x", i)
+        assert_equal(given, answers(rule, given)[0])
+    scaled_by_input = Prod((Sum((read("x", i), c)), read("y", i)))
+    assert not answers(rule, canonical(Scope((4,), (), scaled_by_input)))
 
 
 # ---- [a <= b] --------------------------------------------------------------------------

@@ -344,6 +344,8 @@ ROWS: dict[str, Winner | Equal] = {
         "Scope Permute Scope FusedMatmul Scope Scope",
     ),
     "fold-terms": Winner(two_biases, "flops", 270),
+    "scale-of-shifted": Winner(known("scaled-layer"), "flops", 140),
+    "scale-of-shifted-and-shift": Winner(known("standardized-layer"), "flops", 140),
     "invariants": Winner(known("normalized-attention"), "flops", 84),
     "quotient": Winner(known("repeated-rows"), "flops", 72),
     "delta-under-sum": EYE,

@@ -19,6 +19,7 @@ from eqsynth.egraph.tactics.requests import (
     Stated,
     inlinable,
     number_of,
+    reads_a_sum,
     underived,
     without_constants,
 )
@@ -50,6 +51,9 @@ def _due(rule: ScopeRule, view: View, row: Sequence[Any]) -> Iterable[Stated]:
         raise Later
     if is_product(scope) and inlinable(view, scope) is not None:
         raise Later
+    if any(isinstance(c, Has) and c.what == "summed" for c in rule.conditions):
+        if not reads_a_sum(view, scope):
+            raise Later
     if _chooses_finite(rule) and any(_has_infinity(view, t, set()) for t in tensors(scope.body)):
         return []
     return [Stated()]

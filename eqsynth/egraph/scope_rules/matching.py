@@ -169,8 +169,8 @@ class _Matcher:
                 yield from _ordered(pattern, scalar, given)
 
     def _may_stand_for(self, name: str, scalar: Scalar, given: Binding) -> bool:
-        """Whether the scalar uses no named iterators except those in the variable's parentheses, and
-        is constant if the variable has to be."""
+        """Whether the scalar uses no named iterators except those in the variable's parentheses,
+        and is constant if the variable has to be."""
         if name in self.constant and not is_constant(scalar):
             return False
         own = {given.iterators[listed] for listed in self.listed[name]}

@@ -36,6 +36,7 @@ from eqsynth.egraph.tactics.requests import (
     normalized,
     number_of,
     products_of,
+    reads_a_sum,
     settled,
     some,
     tight_products_of,
@@ -364,7 +365,10 @@ def quotient(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 
 def invariants(view: View, row: Sequence[Any]) -> Iterable[Path]:
-    return some(linear.invariants(underived(view, row)))
+    scope = underived(view, row)
+    if without_constants(view, scope) is not None:
+        return []  # the scope with the numbers is asked about
+    return some(linear.invariants(scope, shifts=reads_a_sum(view, scope)))
 
 
 def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Path]:

@@ -21,13 +21,14 @@ from eqsynth.egraph.tactics.requests import (
     Later,
     is_gate,
     normalized,
+    reads_a_sum,
     settled,
     some,
     without_constants,
 )
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Num, Read, Sum, reads, terms_of
+from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, reads, terms_of
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 
 # In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
@@ -48,7 +49,7 @@ def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if scope is None or scope in view.derived:
         raise Later
     if conditions.is_product(scope) and not is_gate(scope) and not merging.sums_each_once(scope):
-        raise Later
+        return _scaled_sums(view, scope)
     if without_constants(view, scope) is not None:
         return []  # the scope with the numbers is fused; not both, and not each subset of them
     views = _without_views(view, row, scope)
@@ -75,6 +76,24 @@ def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
     deepest = _with_all(view, row, scope)
     if len(deepest.steps) > 1 and deepest.steps != whole.steps:
         found.insert(0, deepest)
+    if not found:
+        raise Later
+    return found
+
+
+def _scaled_sums(view: View, scope: Scope) -> list[Path]:
+    """The paths on which a sum with a constant term is inlined where a number multiplies it:
+    ``L_x 2 * {f + c}[x] = L_x 2 * (f + c)``, of which "scale-of-shifted" takes the scale apart."""
+    by_number = isinstance(scope.body, Prod) and not scope.reduction
+    found = [
+        way
+        for read in (reads(scope.body) if by_number else ())
+        if isinstance(read.tensor, ClassRef)
+        for inner in algebra.maps_of(view, read.tensor)
+        if inner not in view.derived and reads_a_sum(view, inner)
+        if any(map(linear.is_constant, terms_of(inner.body)))
+        if merging.merge(scope, read, inner) and (way := path(scope, Inline(read, inner)))
+    ]
     if not found:
         raise Later
     return found

@@ -193,23 +193,28 @@ def _only_atom(body: Scalar, it: It) -> Atom | None:
     return next(iter(found)) if len(found) == 1 else None
 
 
-def invariants(scope: Scope) -> Path | None:
+def invariants(scope: Scope, shifts: bool = False) -> Path | None:
     """``L_{i,j} f(i, j) * g(i) = L_{i,j} {L f}[i, j] * {L_i g(i)}[i]``, g a function.
 
     ``f / g`` becomes ``f * (1 / g)`` if g is a number or broadcasts. The result is a product of
     reads, so a contraction that reads it can take g out of its sum.
+
+    Args:
+        shifts: whether ``(f + c) / d`` becomes ``(f + c) * {1/d}`` and not ``{f + c} * {1/d}`` for
+            constant d. The rule "scale-of-shifted" then takes it apart.
     """
     if not is_float(scope.dtype) or scope.reducer != "sum":
         return None
-    body = _split(scope.body, set(it for it in iterators(scope.body) if it.extent > 1))
+    everything = set(it for it in iterators(scope.body) if it.extent > 1)
+    body = _split(scope.body, everything, shifts)
     if body == scope.body:
         return None
     return path(scope, Same(canonical(Scope(scope.traversal, scope.reduction, body))))
 
 
-def _split(body: Scalar, everything: set[It]) -> Scalar:
+def _split(body: Scalar, everything: set[It], shifts: bool) -> Scalar:
     if isinstance(body, Sum):
-        return total([_split(term, everything) for term in body.terms])
+        return total([_split(term, everything, shifts) for term in body.terms])
     factors: list[Scalar] = []
     broadcast: list[Scalar] = []
     for factor in factors_of(body):
@@ -227,8 +232,7 @@ def _split(body: Scalar, everything: set[It]) -> Scalar:
             else:
                 factors.append(part)
     if broadcast:
-        # (f + c) / d with constants c and d stays open: "scale-of-shifted" takes it apart.
-        shifted = all(map(is_constant, broadcast))
+        shifted = shifts and all(map(is_constant, broadcast))
         open_ = [
             f
             for f in factors

@@ -195,6 +195,29 @@ def normalized(view: View, ref: ClassRef) -> bool:
     return any(op.name == "LayerNorm" for op in view.operators(ref))
 
 
+def reads_a_sum(view: View, scope: Scope) -> bool:
+    """Whether the scope reads the result of a sum, or a view of it, that isn't constant. The sum's
+    rounding is lost already, so that ``(sum + c) * d`` may be ``sum*d + c*d``. If it read an input
+    of about -c, the difference would be exact, and that of the products rounded."""
+    return any(
+        not tensor.constant and _is_summed(view, tensor, frozenset())
+        for tensor in tensors(scope.body)
+    )
+
+
+def _is_summed(view: View, tensor: Tensor, seen: frozenset[Tensor]) -> bool:
+    if not isinstance(tensor, ClassRef) or tensor in seen:
+        return False
+    return any(
+        bool(scope.reduction)
+        or (
+            conditions.is_view(scope)
+            and any(_is_summed(view, t, seen | {tensor}) for t in tensors(scope.body))
+        )
+        for scope in view.scopes(tensor)
+    )
+
+
 def underived(view: View, row: Sequence[Any]) -> Scope:
     """The request's scope.
 

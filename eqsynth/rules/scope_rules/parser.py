@@ -12,7 +12,8 @@
               | "{" [reducer "(" axes ")"] sum "}"                          on the right
     index     = integer | name | variable | "#" name | index ("+" | "-" | "*" | "//" | "%") index
     condition = index {("<=" | "<" | "==") index} | index "divides" index
-              | ("finite" | "constant" | "float") variable | ["*"] name "not" "in" variable
+              | ("finite" | "constant" | "float" | "summed") variable
+              | ["*"] name "not" "in" variable
               | variable "broadcasts" "over" ["*"] name
 
 A reducer is ``sum``, ``prod``, ``max``, ``min``, or ``reduce``, which is any of them.
@@ -61,7 +62,8 @@ MAX_AXES: Final = 6
 MAX_GROUPS: Final = 2
 
 _WORDS: Final = (
-    "if", "not", "in", "divides", "finite", "constant", "float", "broadcasts", "over", "reduce",
+    "if", "not", "in", "divides", "finite", "constant", "float", "summed", "broadcasts", "over",
+    "reduce",
 )  # fmt: skip
 
 
@@ -314,7 +316,7 @@ class _Parser(Places):
 
     def condition(self) -> list[Condition]:
         token = self.next
-        if self.has("finite", "constant", "float"):
+        if self.has("finite", "constant", "float", "summed"):
             self.take()
             return [Has(token.text, self.known_variable(self.names.bodies))]  # type: ignore[arg-type]
         if self.has("*") or self.peek().text == "not":
@@ -340,7 +342,7 @@ class _Parser(Places):
             first = second
         if not found:
             self.fail("no condition", expected="0 <= E < #k, 2 divides #k, k not in E, finite F, "
-                      "constant F, float F, #k == #l")  # fmt: skip
+                      "constant F, float F, summed F, #k == #l")  # fmt: skip
         return found
 
     def axis_of_left(self) -> str:

@@ -178,9 +178,9 @@ class Divides:
 
 @dataclass(frozen=True)
 class Has:
-    """``finite F``, ``constant F``, ``float F``."""
+    """``finite F``, ``constant F``, ``float F``, ``summed F``."""
 
-    what: Literal["finite", "constant", "float"]
+    what: Literal["finite", "constant", "float", "summed"]
     variable: str
 
 
