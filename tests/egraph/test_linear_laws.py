@@ -136,6 +136,25 @@ def test_an_exact_difference_is_not_taken_apart() -> None:
             assert bool(fired) == apart, (str(scaled), fired)
 
 
+def test_a_scaled_product_of_smaller_constants_is_seen_through() -> None:
+    """x @ (outer(u, v) / 3) is (x @ u) * v, whatever scales the constant; so is a low rank."""
+    x, u, v = eqsynth.input("x", (5, 8)), eqsynth.weight("u", (8,)), eqsynth.weight("v", (8,))
+    outer = ops.reshape(u, (8, 1)) * v
+    low = eqsynth.weight("p", (8, 1)) @ eqsynth.weight("q", (1, 8))
+    missed = {}
+    for name, w in {
+        "plain": outer, "third": outer / 3, "half": outer * 0.5,
+        "by its sum": outer / ops.sum(outer), "by a weight": outer / eqsynth.weight("s", (1,)),
+        "rank one": low, "half rank one": low * 0.5, "third of rank one": low / 3,
+    }.items():  # fmt: skip
+        found = least_flops(saturate(program_of(x @ w)[0].outputs[0]))
+        if found > 5 * 8 * 2 + 5 * 8:
+            missed[name] = found
+    assert not missed
+    full = x @ (eqsynth.weight("w", (8, 8)) / 3)
+    assert least_flops(saturate(program_of(full)[0].outputs[0])) == 5 * 8 * 8 * 2
+
+
 def test_small_integers_are_not_summed_apart() -> None:
     """a + b in int8 wraps. The sums of a and of b are in int64 and don't."""
     a, b = (Read(leaf(n, 3, dtype="int8"), (it(0, 3),)) for n in "ab")

@@ -33,6 +33,7 @@ from eqsynth.egraph.tactics.requests import (
     flat,
     flat_or_tight,
     inlinable,
+    is_made_of_smaller,
     normalized,
     number_of,
     products_of,
@@ -368,7 +369,20 @@ def invariants(view: View, row: Sequence[Any]) -> Iterable[Path]:
     scope = underived(view, row)
     if without_constants(view, scope) is not None:
         return []  # the scope with the numbers is asked about
+    if scope.constant and not _is_scaled_quotient(view, scope):
+        return []  # it is computed once
     return some(linear.invariants(scope, shifts=reads_a_sum(view, scope)))
+
+
+def _is_scaled_quotient(view: View, scope: Scope) -> bool:
+    """Whether a constant is another one, made of smaller tensors, by a number or by a tensor of one
+    element: ``outer(g, g) / 36``, ``k / sum(k)``."""
+    match scope.body:
+        case Call(fn="div", args=(over, under)):
+            single = all(read.tensor.type.size == 1 for read in reads(under))
+            made = [is_made_of_smaller(view, read.tensor) for read in reads(over)]
+            return single and not scope.reduction and any(made)
+    return False
 
 
 def multiply_out(view: View, row: Sequence[Any]) -> Iterable[Path]:

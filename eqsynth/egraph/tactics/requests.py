@@ -117,7 +117,8 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     inlined would not be factored out again, while scaled weights should meet.
     Views are inlined in either case, and a constant with a diagonal in it (``kron(eye(n), a)``), of
     which most elements are zeros that needn't be multiplied, and one whose factors are all smaller
-    (``outer(u, v)``, ``kron(a, b)``), which can be multiplied by one after the other.
+    (``outer(u, v)``, ``kron(a, b)``), which can be multiplied by one after the other, also scaled
+    (``outer(u, v) / 36``, ``2 * (u @ v)``).
 
     A scope that a law still has to put in order isn't inlined: of ``x[(l - k) // 2]`` where 2
     divides l - k, a transposed convolution, the pooling after it reads ``x[l // 2]``.
@@ -139,6 +140,7 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
             or conditions.is_view(scope)
             or _has_diagonal(scope)
             or _is_compressed(scope)
+            or _scales_a_product(view, scope)
         )
         and all(r.tensor != ref for r in reads(scope.body))
         and without_constants(view, scope) is None
@@ -164,6 +166,31 @@ def _is_compressed(scope: Scope) -> bool:
         not scope.reduction
         and bool(found)
         and all(read.tensor.type.size < math.prod(scope.extents) for read in found)
+    )
+
+
+def is_made_of_smaller(view: View, tensor: Tensor) -> bool:
+    """Whether a constant tensor is a sum of products, or a product of smaller tensors: it is worth
+    looking through what only scales it."""
+    return (
+        isinstance(tensor, ClassRef)
+        and tensor.constant
+        and any(
+            conditions.is_product(scope) and (bool(scope.reduction) or _is_compressed(scope))
+            for scope in view.scopes(tensor)
+        )
+    )
+
+
+def _scales_a_product(view: View, scope: Scope) -> bool:
+    """Whether a constant scope is a number, or tensors of one element, times one other constant
+    that is made of smaller tensors."""
+    large = [read for read in reads(scope.body) if read.tensor.type.size > 1]
+    return (
+        not scope.reduction
+        and len(large) == 1
+        and len(factors_of(scope.body)) > 1
+        and is_made_of_smaller(view, large[0].tensor)
     )
 
 

@@ -338,7 +338,7 @@ LAWS: Final[dict[str, Entry]] = {
     "fold-terms": Entry(algebra.fold_terms, again=True),
     # Of a constant it says which elements are equal: weights by phase, and not by pixel.
     "quotient": Entry(algebra.quotient, means=True),
-    "invariants": Entry(algebra.invariants),
+    "invariants": Entry(algebra.invariants, means=True, again=True),
     "multiply-out": Entry(algebra.multiply_out, numerics="cancels", again=True),
     "read-constants": Entry(algebra.read_constants, means=True),
     "derived-constants": Entry(algebra.derived_constants, means=True),
