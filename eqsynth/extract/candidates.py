@@ -15,9 +15,10 @@ from functools import cache, lru_cache
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.extract.kernel import Backend, Copying, Fusing, Kernel, Layout, copied
+from eqsynth.extract.laws_only import LawsOnly
 from eqsynth.extract.row_chains import RowChains
 from eqsynth.ir.indices import is_whole
-from eqsynth.ir.scalar import Call, Prod, Read, composites, leaves
+from eqsynth.ir.scalar import Read, leaves
 from eqsynth.ir.tensor import (
     ClassRef,
     Input,
@@ -91,6 +92,7 @@ def candidates(
     """
     found: dict[ClassRef, list[Candidate]] = {ref: [] for ref in graph.classes}
     literals = literals_of(graph)
+    laws_only = LawsOnly(graph)
     cache: dict[tuple[Tensor, tuple[bool, ...]], list[Kernel]] = {}
     for original in (True, False):
         for ref, members in graph.classes.items():
@@ -102,7 +104,7 @@ def candidates(
                     continue
                 if (member in own) is not original:
                     continue
-                if _hides_by_product(graph, ref, member):
+                if laws_only.serves(ref, member):
                     continue
                 if not original and time.monotonic() >= until:
                     return found
@@ -127,39 +129,6 @@ def candidates(
                 known[asked] = [kernel for b in fusing for kernel in b.fused(*asked)]
             found[ref] += [Candidate(region, kernel, args) for kernel in known[asked]]
     return found
-
-
-def _hides_by_product(graph: EGraph, ref: ClassRef, member: Tensor) -> bool:
-    """Whether a map multiplies by a condition where another member of its class chooses by one.
-
-    ``ones[i - j] * x[i, j]`` serves laws of products. ``where(j <= i, x[i, j], 0)`` is computed in
-    its place: it is as much work, and also hides elements that are infinite at run time."""
-    if not isinstance(member, Scope) or member.reduction or _chooses(member):
-        return False
-    found = [leaf for leaf in leaves(member.body) if isinstance(leaf, Read)]
-    multiplies = len(found) > 1 and any(_is_condition(graph, read) for read in found)
-    return multiplies and any(map(_chooses, graph.classes[ref]))
-
-
-def _chooses(member: Tensor) -> bool:
-    if isinstance(member, Scope):
-        parts = composites(member.body)
-        return any(isinstance(part, Call) and part.fn == "where" for part in parts)
-    return isinstance(member, Op) and member.name == "Where"
-
-
-def _is_condition(graph: EGraph, read: Read) -> bool:
-    """Whether the read is of ones with zeros around them, or of a constant made of such a read."""
-    members = graph.classes.get(read.tensor, ()) if isinstance(read.tensor, ClassRef) else ()
-    if any(isinstance(one, Op) and one.name == "Full" and one.attrs[1] == 1.0 for one in members):
-        return not read.in_range() and read.fill == 0
-    return read.tensor.constant and any(
-        _is_condition(graph, leaf)
-        for one in members
-        if isinstance(one, Scope) and isinstance(one.body, Read | Prod)
-        for leaf in leaves(one.body)
-        if isinstance(leaf, Read) and leaf.tensor != read.tensor and not leaf.in_range()
-    )
 
 
 def unplaced(region: Region) -> Region:

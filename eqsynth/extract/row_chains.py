@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from eqsynth.egraph.graph import EGraph
+from eqsynth.extract.laws_only import LawsOnly
 from eqsynth.ir.indices import axes_at
 from eqsynth.ir.scalar import Call, composites
 from eqsynth.ir.tensor import ClassRef, Input, Region, Scope, Tensor, args_of, over
@@ -67,7 +68,7 @@ class RowChains:
     """The row chains of an e-graph."""
 
     def __init__(self, graph: EGraph) -> None:
-        self._graph = graph
+        self._graph, self._laws_only = graph, LawsOnly(graph)
         self._options: dict[ClassRef, list[Scope]] = {}
         self._reducing: dict[Place, bool] = {}
         self._read: dict[tuple[Scope, Rows], Mapping[ClassRef, Rows]] = {}
@@ -77,13 +78,17 @@ class RowChains:
         """The chain with the least work that ends in a map of this class; and, if several of its
         scopes read one value that a map computes, the chain with that map in it.
         """
-        members = self._graph.classes[ref]
-        maps = [m for m in members if isinstance(m, Scope) and not m.reduction and m.type.size]
+        maps = [m for m in self._scopes(ref) if not m.reduction and m.type.size]
         found = [self._least(ref, member) for member in maps]
         best = min(found, key=lambda chain: chain.work, default=_Chain())
         if best.scopes:
             yield _region(ref, best.scopes)
             yield from (_region(ref, more) for more in self._with_shared(best))
+
+    def _scopes(self, ref: ClassRef) -> Iterator[Scope]:
+        for member in self._graph.classes[ref]:
+            if isinstance(member, Scope) and not self._laws_only.serves(ref, member):
+                yield member
 
     def _least(self, ref: ClassRef, member: Scope) -> _Chain:
         """The chain with the least work that ends in a map, with as many leading axes as rows as
@@ -103,7 +108,7 @@ class RowChains:
         """The members of a class that may stand in a chain."""
         assert isinstance(ref, ClassRef)
         if ref not in self._options:
-            scopes = [m for m in self._graph.classes[ref] if isinstance(m, Scope) and _fits(m)]
+            scopes = [member for member in self._scopes(ref) if _fits(member)]
             self._options[ref] = sorted(scopes, key=_work)[:MOST_OPTIONS]
         return self._options[ref]
 

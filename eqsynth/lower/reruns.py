@@ -122,10 +122,38 @@ class Reference:
         widened: Values = tree_map_only(torch.Tensor, _double, values)
         try:
             self._wide = self._wide or _Copy(self.call, self.state, wide=True)
-            return results(self._wide.module, widened, self._wide.state)
+            with nullcontext() if self._has_doubles(values) else _Doubles():
+                return results(self._wide.module, widened, self._wide.state)
         except Exception:
             self._widens = False
             return None
+
+
+    def _has_doubles(self, values: Values) -> bool:
+        found = [*tree_leaves(values), *_tensors(self.call).values()]  # type: ignore[arg-type]
+        tensors = (x for x in found if isinstance(x, torch.Tensor))
+        return any(x.dtype in (torch.float64, torch.complex128) for x in tensors)
+
+
+class _Doubles(TorchDispatchMode):
+    """A mode in which a program of float32 computes in float64, whatever it makes on the way.
+
+        torch.ones(n, n) @ x.double()       a float32 constant of ``forward``: refused by torch
+        (q @ k.T).float().softmax(-1)       rounded to float32 on the way
+
+    A constant keeps its float32 value. A conversion to a dtype below float32 rounds as it does in
+    the program. What changes a tensor in place is left alone."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func._schema.is_mutable:
+            return func(*args, **kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, _double, (args, kwargs))
+        if kwargs.get("dtype") is torch.float32 and any(
+            isinstance(arg, torch.Tensor) and arg.is_floating_point() for arg in args
+        ):
+            kwargs["dtype"] = torch.float64
+        return tree_map_only(torch.Tensor, _double, func(*args, **kwargs))
 
 
 # Operators that round: sums, whose order is the library's choice, and arithmetic that a compiler

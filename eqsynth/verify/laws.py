@@ -34,6 +34,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "definition": ("define",),
     "derived-constants": ("number",),
     "derived-form": ("derive",),
+    "divided": ("inline", "rearrange"),
     "distribute": ("inline", "rearrange", "same"),
     "expression-fusion": ("inline", "rearrange"),
     "expression-split": ("same",),

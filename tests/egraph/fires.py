@@ -21,6 +21,7 @@ FIRES: dict[str, str] = {
         "less-equal-definition logical-and-definition restrict reach where-as-and and-true",
     "band-softmax": "div-cancel div-mod g2bmm-definition match-g2bmm",
     "biased-chain": "fold-constants fold-terms",
+    "weighted-mean": "divided",
     "scaled-layer": "scale-of-shifted",
     "standardized-layer": "scale-of-shifted-and-shift",
     "squared-distances": "sub-definition pow-definition",

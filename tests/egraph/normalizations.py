@@ -25,6 +25,12 @@ def part_of_a_normalization() -> Tensor:
     return op("Slice", norm, attrs=(0, 0, 1, 1))
 
 
+def weighted_mean() -> Tensor:
+    """(h / sum h) @ v."""
+    h = leaf("h", 3, 4)
+    return op("Matmul", op("Div", h, op("ReduceSum", h, attrs=((1,), 1))), leaf("v", 4, 2))
+
+
 def scaled_layer() -> Tensor:
     """(x @ w + b) * s."""
     y = op("Add", op("Matmul", leaf("x", 4, 3), weight("w", 3, 5)), weight("b", 5))

@@ -37,6 +37,7 @@ from tests.egraph.normalizations import (
     part_of_a_normalization,
     scaled_layer,
     standardized_layer,
+    weighted_mean,
 )
 from tests.shared import once
 from tests.terms import INF, it, leaf, op
@@ -619,6 +620,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "windowed-attention": windowed_attention,
     "band-softmax": lambda: band_attention(softmax=True),
     "biased-chain": biased_chain,
+    "weighted-mean": weighted_mean,
     "scaled-layer": scaled_layer,
     "standardized-layer": standardized_layer,
     "squared-distances": squared_distances,

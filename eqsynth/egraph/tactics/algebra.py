@@ -14,6 +14,7 @@ from typing import Any
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.inline import Inline
+from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.restrict import Mask, Reach, guarded
 from eqsynth.calculus.same import Same
 from eqsynth.egraph.tactics import (
@@ -46,6 +47,7 @@ from eqsynth.egraph.tactics.requests import (
 )
 from eqsynth.egraph.view import View
 from eqsynth.ir.functions import REDUCERS
+from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
     Call,
@@ -55,7 +57,9 @@ from eqsynth.ir.scalar import (
     Sum,
     composites,
     factors_of,
+    product,
     reads,
+    substitute,
     terms_of,
 )
 from eqsynth.ir.scopes import reduction_iterators
@@ -372,6 +376,29 @@ def invariants(view: View, row: Sequence[Any]) -> Iterable[Path]:
     if scope.constant and not _is_scaled_quotient(view, scope):
         return []  # it is computed once
     return some(linear.invariants(scope, shifts=reads_a_sum(view, scope)))
+
+
+def divided(view: View, row: Sequence[Any]) -> Iterable[Path]:
+    """``L_{i,j} f(i, j) * {1 / g(i)}[i] = L_{i,j} f(i, j) / g(i)``, where a law has let the factor
+    pass out of a sum. 1 / g is infinite where g is less than 2.9e-39; f / g needn't be."""
+    scope = settled(view, row)
+    if scope is None:
+        raise Later
+    factors = factors_of(scope.body)
+    for factor in factors:
+        if isinstance(factor, Read) and isinstance(factor.tensor, ClassRef):
+            for inner in maps_of(view, factor.tensor):
+                match inner.body:
+                    case Call(fn="reciprocal", args=(under,)) if not inner.constant:
+                        below = substitute(under, partial(_place_of, factor))
+                        over = product([f for f in factors if f is not factor])
+                        quotient = Rearrange(Call("div", (over, below)))
+                        return some(path(scope, Inline(factor, inner), quotient))
+    raise Later
+
+
+def _place_of(read: Read, it: It) -> Index:
+    return read.index[it.slot]
 
 
 def _is_scaled_quotient(view: View, scope: Scope) -> bool:

@@ -339,6 +339,7 @@ LAWS: Final[dict[str, Entry]] = {
     # Of a constant it says which elements are equal: weights by phase, and not by pixel.
     "quotient": Entry(algebra.quotient, means=True),
     "invariants": Entry(algebra.invariants, means=True, again=True),
+    "divided": Entry(algebra.divided, again=True),
     "multiply-out": Entry(algebra.multiply_out, numerics="cancels", again=True),
     "read-constants": Entry(algebra.read_constants, means=True),
     "derived-constants": Entry(algebra.derived_constants, means=True),
