@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
 from eqsynth.lower.rounding import MOVE, ON_THE_WAY, RERUNS, SUMS
 from eqsynth.lower.torch_ops import Opaque, run_term
 from eqsynth.lower.torch_scalars import kept_dtype
+from eqsynth.lower.traps import Guard, Trapped
 
 Values = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
@@ -80,10 +81,29 @@ class Reference:
         self._wide: _Copy | None = None
         self._copies = isinstance(call, torch.nn.Module) and may_be_copied(call)
         self._widens = self._copies
+        # Whether it calls an operator that may end the process; None until it has run.
+        self._traps: bool | None = None
 
     def __call__(self, values: Values) -> list[torch.Tensor]:
         self.runs += 1
-        return results(self.call, values, self.state)
+        if self._traps is None:
+            guard = Guard()
+            try:
+                with guard:
+                    found = results(self.call, values, self.state)
+            except Trapped:
+                self._traps = True
+                raise
+            except Exception:  # something in it doesn't run in such a mode, or the inputs are wrong
+                self._traps = False
+            else:
+                self._traps = guard.needed
+                return found
+        with self._guard():
+            return results(self.call, values, self.state)
+
+    def _guard(self) -> AbstractContextManager[Any]:
+        return Guard() if self._traps else nullcontext()
 
     def moved(self, values: Values, seed: int) -> list[torch.Tensor] | None:
         """The results with inputs and weights off by a few roundings; None if the original fails on
@@ -106,7 +126,7 @@ class Reference:
             tree,
         )
         try:
-            with _Rounding(seed) if seed >= SUMS else nullcontext():
+            with self._guard(), _Rounding(seed) if seed >= SUMS else nullcontext():
                 if self._moving is None:
                     return results(self.call, shaken, self.state)
                 self._moving.move(seed)
@@ -122,7 +142,8 @@ class Reference:
         widened: Values = tree_map_only(torch.Tensor, _double, values)
         try:
             self._wide = self._wide or _Copy(self.call, self.state, wide=True)
-            with nullcontext() if self._has_doubles(values) else _Doubles():
+            doubles = nullcontext() if self._has_doubles(values) else _Doubles()
+            with self._guard(), doubles:
                 return results(self._wide.module, widened, self._wide.state)
         except Exception:
             self._widens = False
@@ -143,6 +164,9 @@ class _Doubles(TorchDispatchMode):
 
     A constant keeps its float32 value. A conversion to a dtype below float32 rounds as it does in
     the program. What changes a tensor in place is left alone."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
