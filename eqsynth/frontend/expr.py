@@ -291,14 +291,23 @@ def number(value: Number, dtype: str) -> Expr:
     elif not is_float(dtype) and math.isfinite(value):
         low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
         value = (int(value) - low) % (high - low + 1) + low
-    if int(float(value)) != value if isinstance(value, int) else False:
+    return make("Full", (), (), _held(value), dtype)
+
+
+def _held(value: Number) -> float:
+    """The number as a constant of a term, which is a float64.
+
+    Raises:
+        DtypeError: the number is an integer that a float64 doesn't hold exactly.
+    """
+    if isinstance(value, int) and (abs(value) >> 1023 or int(float(value)) != value):
         raise DtypeError(
             what="an integer is too large for a constant",
             got=str(value),
             expected="an integer that float64 holds exactly",
             hint="use a weight of dtype int64",
         )
-    return make("Full", (), (), float(value), dtype)
+    return float(value)
 
 
 def cast(x: Expr, dtype: str) -> Expr:
@@ -423,7 +432,7 @@ def as_scalar(operand: Any) -> Scalar:
     if isinstance(operand, IndexExpr):
         return Value(operand.index)
     if isinstance(operand, bool | int | float):
-        return Num(float(operand))
+        return Num(_held(operand))
     if isinstance(operand, Expr):
         if operand.shape == ():
             return Read(operand.tensor, ())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +46,9 @@ from eqsynth.lower.scalar_functions import (
     differ,
     loaded,
     number,
+    quotient,
     to_storage,
+    wrapping,
 )
 
 # Without this attribute TVM allocates by a call of its runtime, even a single element.
@@ -253,7 +256,7 @@ class ScalarCode:
         if not (is_sum or self._rounded) and is_float(arithmetic(dtype)):
             over, under = _one_divisor(parts)
             if under is not None:
-                return self._fold(False, over, dtype) / self.value(under, dtype)
+                return quotient(self._fold(False, over, dtype), self.value(under, dtype))
         values = [self.value(part, dtype) for part in parts]
         if is_sum and self._rounded and dtype != "bool":
             products = [isinstance(part, Prod) for part in parts]
@@ -263,7 +266,7 @@ class ScalarCode:
             if dtype == "bool":
                 result = tirx.Or(result, value) if is_sum else tirx.And(result, value)
             else:
-                result = result + value if is_sum else result * value
+                result = wrapping(self, is_sum, arithmetic(dtype), result, value)
         return result
 
     def _call(self, fn: str, args: Sequence[Scalar], own: str) -> Expr:
@@ -318,5 +321,7 @@ class ScalarCode:
         x = self.value(base, own)
         if exponent == 0.5:
             return tirx.sqrt(x)
-        square = x if exponent == 1.0 else self.bind(x * x)
-        return {1.0: x, 2.0: square, 3.0: square * x, 4.0: square * square}[exponent]
+        product = partial(wrapping, self, False, arithmetic(own))
+        square = x if exponent == 1.0 else self.bind(product(x, x))
+        powers = {1.0: (x,), 2.0: (square,), 3.0: (square, x), 4.0: (square, square)}
+        return reduce(product, powers[exponent])

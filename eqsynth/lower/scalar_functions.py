@@ -119,6 +119,54 @@ def number(value: float, dtype: str) -> Expr:
     return tirx.const(wrapped, dtype)
 
 
+def quotient(x: Expr, y: Expr) -> Expr:
+    """x / y of floats. TVM refuses to divide by the number 0; x / 0 is x * inf."""
+    if isinstance(y, tirx.FloatImm) and y.value == 0:
+        return x * number(math.copysign(math.inf, y.value), str(y.ty.dtype))
+    return x / y
+
+
+def wrapping(code: Code, is_sum: bool, dtype: str, x: Expr, y: Expr) -> Expr:
+    """A sum or a product, which wraps around if it is one of integers.
+
+    Code for integers of 32 and 64 bits takes it that they don't overflow, signed or not: ``4 * x //
+    4`` would be x, and ``2 * x == 2 * y`` would be ``x == y``. So 32 bits are computed in 64, and
+    64 bits by their halves, of which no sum and no product overflows.
+    """
+    if dtype == "int32":
+        wide = x.astype("int64"), y.astype("int64")
+        return (wide[0] + wide[1] if is_sum else wide[0] * wide[1]).astype(dtype)
+    if dtype != "int64":
+        return x + y if is_sum else x * y
+    (a, b), (c, d) = _halves(code, x), _halves(code, y)
+    if is_sum:
+        low = code.bind(a + c)
+        high = b + d + tirx.shift_right(low, _HALF)
+    else:
+        low = code.bind(a * c)
+        crossed = tirx.bitwise_and(a * d, _LOW) + tirx.bitwise_and(b * c, _LOW)
+        high = tirx.shift_right(low, _HALF) + crossed
+    high = tirx.shift_left(tirx.bitwise_and(high, _LOW), _HALF)
+    return tirx.reinterpret(dtype, tirx.bitwise_or(high, tirx.bitwise_and(low, _LOW)))
+
+
+_HALF: Final = tirx.const(32, "uint64")
+_LOW: Final = tirx.const(0xFFFFFFFF, "uint64")
+
+
+def _halves(code: Code, value: Expr) -> tuple[Expr, Expr]:
+    """The lower and the upper 32 bits of an int64, as uint64."""
+    if isinstance(value, tirx.IntImm):  # in CUDA a number has no address
+        upper, lower = divmod(int(value.value) % (1 << 64), 1 << 32)
+        return tirx.const(lower, "uint64"), tirx.const(upper, "uint64")
+    bits = code.bind(tirx.reinterpret("uint64", value))
+    return tirx.bitwise_and(bits, _LOW), tirx.shift_right(bits, _HALF)
+
+
+def _negative(code: Code, dtype: str, x: Expr) -> Expr:
+    return wrapping(code, False, dtype, x, number(-1, dtype))
+
+
 def _bits(dtype: str, value: Any) -> Expr:
     integer = "uint32" if dtype == "float32" else "int64"  # in CUDA an int32 has no address
     return tirx.const(int(value.view(integer)), integer)
@@ -392,17 +440,17 @@ def _floor_quotient(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
     """The floor of x / y, computed from fmod, since x / y may round up to an integer that is too
     large."""
     rest, one = code.bind(_libm("fmod", dtype, x, y)), number(1, dtype)
-    towards_zero = code.bind((x - rest) / y)
-    quotient = tirx.Select(_signs_differ(dtype, rest, y), towards_zero - one, towards_zero)
-    quotient = code.bind(quotient)
-    floored = code.bind(tirx.floor(quotient))
-    above = quotient - floored > number(0.5, dtype)
+    towards_zero = code.bind(quotient(x - rest, y))
+    near = tirx.Select(_signs_differ(dtype, rest, y), towards_zero - one, towards_zero)
+    near = code.bind(near)
+    floored = code.bind(tirx.floor(near))
+    above = near - floored > number(0.5, dtype)
     nearest = tirx.Select(above, floored + number(1, dtype), floored)
-    return tirx.Select(tirx.EQ(y, number(0, dtype)), x / y, nearest)
+    return tirx.Select(tirx.EQ(y, number(0, dtype)), quotient(x, y), nearest)
 
 
 def _integer_division(
-    operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Expr, Expr], Expr]
+    operation: Callable[[Expr, Expr], Expr], at_minus_one: Callable[[Code, str, Expr], Expr]
 ) -> Callable[..., Expr]:
     """A division or remainder that never traps: by 0 it gives 0 (as in NumPy), by -1 it wraps
     around.
@@ -414,7 +462,7 @@ def _integer_division(
         result, zero = operation(x, y), number(0, dtype)
         if dtype != "uint8":
             minus_one = tirx.EQ(y, number(-1, dtype))
-            result = tirx.if_then_else(minus_one, at_minus_one(zero, x), result)
+            result = tirx.if_then_else(minus_one, at_minus_one(code, dtype, x), result)
         return tirx.if_then_else(tirx.EQ(y, zero), zero, result)
 
     return emit
@@ -428,8 +476,8 @@ def _integer_power(code: Code, dtype: str, x: Expr, y: Expr) -> Expr:
     result, base = one, x
     for bit in range(8 * ITEMSIZE[dtype] - signed):
         odd = tirx.EQ(tirx.bitwise_and(tirx.shift_right(y, number(bit, dtype)), one), one)
-        result = code.bind(tirx.Select(odd, result * base, result))
-        base = code.bind(base * base)
+        result = code.bind(tirx.Select(odd, wrapping(code, False, dtype, result, base), result))
+        base = code.bind(wrapping(code, False, dtype, base, base))
     if not signed:
         return result
     zero, minus = number(0, dtype), number(-1, dtype)
@@ -472,7 +520,7 @@ FLOAT: Final[dict[str, Callable[..., Expr]]] = {
     "log10": _log10,
     "log1p": _log1p,
     "sqrt": lambda code, dtype, x: tirx.sqrt(x),
-    "reciprocal": lambda code, dtype, x: number(1, dtype) / x,
+    "reciprocal": lambda code, dtype, x: quotient(number(1, dtype), x),
     "abs": lambda code, dtype, x: tirx.abs(x),
     "floor": lambda code, dtype, x: tirx.floor(x),
     "ceil": lambda code, dtype, x: tirx.ceil(x),
@@ -484,7 +532,7 @@ FLOAT: Final[dict[str, Callable[..., Expr]]] = {
     "sigmoid": _sigmoid,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
-    "div": lambda code, dtype, x, y: x / y,
+    "div": lambda code, dtype, x, y: quotient(x, y),
     "pow": lambda code, dtype, x, y: tirx.pow(x, y),
     "floordiv": _floor_quotient,
     "mod": _remainder,
@@ -496,13 +544,13 @@ INTEGER: Final[dict[str, Callable[..., Expr]]] = {
     "abs": lambda code, dtype, x: (
         x
         if dtype in ("uint8", "bool")
-        else tirx.Select(x < number(0, dtype), number(0, dtype) - x, x)
+        else tirx.Select(x < number(0, dtype), _negative(code, dtype, x), x)
     ),
     "floor": lambda code, dtype, x: x,
     "ceil": lambda code, dtype, x: x,
     "trunc": lambda code, dtype, x: x,
-    "floordiv": _integer_division(tirx.floordiv, lambda zero, x: zero - x),
-    "mod": _integer_division(tirx.floormod, lambda zero, x: zero),
+    "floordiv": _integer_division(tirx.floordiv, _negative),
+    "mod": _integer_division(tirx.floormod, lambda code, dtype, x: number(0, dtype)),
     "pow": _integer_power,
 }
 

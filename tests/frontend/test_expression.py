@@ -279,6 +279,13 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[EqsynthError], str]] = {
     "a huge integer": (
         lambda: E.input("n", (2,), "int64") + (2**60 + 1), DtypeError, "too large"
     ),
+    "a huge integer in a scope": (
+        lambda: E.scope(lambda i: E.input("n", (2,), "int64")[i] + (2**53 + 1), i=2),
+        DtypeError, "too large",
+    ),
+    "an integer beyond floats": (
+        lambda: E.scope(lambda i: x[i, 0] * 10**400, i=3), DtypeError, "too large"
+    ),
 }  # fmt: skip
 
 

@@ -165,3 +165,36 @@ def test_integers_with_numbers() -> None:
     check(pointwise(Sum((flag, Call("not", (flag,)))), 40))
     check(pointwise(Prod((flag, Num(2))), 40))
     check(pointwise(Sum((flag, Num(-1))), 40))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_large_integers_wrap_around(dtype: str) -> None:
+    """As in torch: ``4 * x // 4`` isn't x, nor ``2 * x == 2 * y`` the same as ``x == y``."""
+    x, y = (Read(tensor(n, (40,), dtype), (it(0, 40),)) for n in range(2))
+    info = np.iinfo(dtype)
+    generator = np.random.default_rng(0)
+    values = generator.integers(info.min, info.max, (2, 40), endpoint=True, dtype=dtype)
+    values[0, :3] = info.min, info.max, -1
+    values[1] = np.where(np.arange(40) % 2, values[0] ^ info.min, values[1])
+    four = Prod((Num(4), x))
+    bodies = [
+        Call("floordiv", (four, Num(4))), Call("mod", (Prod((Num(6), x)), Num(4))),
+        Call("floordiv", (Sum((x, y)), Num(3))), Call("floordiv", (Prod((x, y)), Num(-7))),
+        Call("eq", (Prod((Num(2), x)), Prod((Num(2), y)))), Call("gt", (Sum((x, Num(1))), x)),
+        Call("lt", (Sum((x, Num(-3))), x)), Call("abs", (four,)), Sum((x, y, Num(-1))),
+        Call("floordiv", (Call("pow", (x, Num(2))), Num(2))), Prod((x, y, Num(-5))),
+        Call("floordiv", (Prod((Num(-1), four)), Num(4))),
+    ]  # fmt: skip
+    for body in bodies:
+        scope = pointwise(body, 40)
+        check(scope, *map(torch.tensor, values[: len(args_of(scope))]))
+
+
+def test_a_quotient_by_the_number_zero() -> None:
+    """1 / 0 is infinite, with the signs of both, and 0 / 0 is NaN."""
+    x = Read(tensor(0, (40,)), (it(0, 40),))
+    value = torch.linspace(-2, 2, 40)
+    value[:4] = torch.tensor([0.0, -0.0, torch.inf, torch.nan])
+    for fn in ("div", "floordiv", "mod"):
+        check(pointwise(Call(fn, (x, Num(0.0))), 40), value)
+    check(pointwise(Call("reciprocal", (Num(0.0),)), 40))
