@@ -189,7 +189,7 @@ _ROUNDS: Final = frozenset({
     "softplus", "elu", "mish", "hardswish", "hardsigmoid",
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear",
     "convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution",
-    "sum", "nansum", "mean", "cumsum",
+    "sum", "nansum", "mean", "cumsum", "prod",
     "logsumexp", "norm", "linalg_vector_norm", "native_layer_norm", "native_group_norm",
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
     "_softmax", "_log_softmax", "avg_pool2d", "_adaptive_avg_pool2d", "var", "std", "var_mean",
@@ -210,6 +210,9 @@ class _Rounding(TorchDispatchMode):
     normalization turns a rounding between them into a visible difference. Moved rows stay equal.
     And `x / (1 + x)` around 1e4 hardly moves if x is off by some roundings.
 
+    ``prod`` is computed backward, or in float64: a product of 1e-30, 1e-30 and 1e30 is 0 or 1e-30,
+    and each library multiplies in an order of its own.
+
     ``gelu`` is `x / 2 * (1 + erf(x / sqrt(2)))`, and its sum is moved, too: at x = -6 the sum is
     2e-9, which in float32 is 0.
     """
@@ -221,6 +224,8 @@ class _Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
+        if name == "prod" and result.is_floating_point():
+            result = self._reordered(func, args, kwargs or {}).to(result.dtype)
         if name not in _ROUNDS:
             return result
         self._count += 1
@@ -231,6 +236,15 @@ class _Rounding(TorchDispatchMode):
         if name == "gelu":
             return off(result) + (off(args[0]) - args[0]) / 2
         return tree_map_only(torch.Tensor, off, result)
+
+
+    def _reordered(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        x, *others = args
+        if self._seed % 2 or not x.is_floating_point():
+            wide: torch.Tensor = func(x.double(), *others, **kwargs)
+            return wide
+        backward: torch.Tensor = func(x.flip(others[:1] or [*range(x.ndim)]), *others, **kwargs)
+        return backward
 
 
 def may_be_copied(module: torch.nn.Module) -> bool:

@@ -276,6 +276,47 @@ def test_a_program_that_fails_where_the_original_does_not() -> None:
     assert "ValueError: too large" in caught.value.got
 
 
+class Touchy(torch.nn.Module):
+    """Fails on about half of all inputs, whichever way they are rounded, as the inverse of a matrix
+    that is singular up to rounding does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if int(x.sum().view(torch.int32)) % 2:
+            raise ValueError("singular")
+        return 2 * x
+
+
+def test_where_the_original_fails_nearby_the_program_may_fail() -> None:
+    given = torch.ones(40)
+
+    def fails(x: Tensor) -> Tensor:
+        if not torch.equal(x, given):
+            raise ValueError("singular")
+        return x + x
+
+    assert check_equivalence(fails, Touchy().eval(), (given,)).tried > 1
+    with pytest.raises(EquivalenceError, match="fails where the original doesn't"):
+        check_equivalence(fails, Touchy().eval(), (0.7 * given,))
+
+
+def test_a_product_in_another_order_may_underflow_elsewhere() -> None:
+    class Multiplied(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.prod()
+
+    def by_lanes(x: Tensor) -> Tensor:
+        lanes = x.reshape(-1)[:16].clone()
+        lanes[:8] *= x.reshape(-1)[16:]
+        while len(lanes) > 1:
+            lanes = lanes.reshape(2, -1).prod(0)
+        return lanes.squeeze(0)
+
+    x = torch.rand(4, 6) + 0.1
+    check_equivalence(by_lanes, Multiplied().eval(), (x,))
+    with pytest.raises(EquivalenceError):
+        check_equivalence(lambda x: by_lanes(x) * 1.001, Multiplied().eval(), (x,))
+
+
 def test_inputs_that_the_original_refuses_are_left_out() -> None:
     def picky(self: Any, x: Tensor) -> Tensor:
         if x.abs().max() > 100:
