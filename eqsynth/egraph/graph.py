@@ -44,6 +44,8 @@ class EGraph:
         roots: the e-classes of the terms that were added, in order.
         original: e-class -> its members in the program as it was added.
         growth: phase -> e-nodes at its end; empty if the worker ended before the search did.
+        busy: the share of a processor that the search had, at most 1; less where other processes
+            took the rest.
         faults: law -> its error. The request that met the error got no answer; the e-graph is
             sound all the same.
     """
@@ -60,3 +62,4 @@ class EGraph:
     original: Mapping[ClassRef, tuple[Tensor, ...]] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     growth: Mapping[str, int] = field(default_factory=dict)
+    busy: float = field(default=1.0, compare=False)

@@ -90,9 +90,10 @@ def load(key: str, roots: Sequence[Tensor], seconds: float) -> EGraph | None:
 
 def keep(key: str, graph: EGraph, seconds: float) -> None:
     """Store an e-graph whose search came to its end, or was stopped after the ``seconds`` that it
-    was given; do nothing if the directory isn't writable."""
+    was given; do nothing if the directory isn't writable. Seconds in which other processes had the
+    processor don't count: on a quiet machine the search goes further in the same time."""
     if graph.stop in (*_COMPLETE, "deadline") and not graph.faults:
-        given_s = seconds if graph.stop == "deadline" else math.inf
+        given_s = seconds * graph.busy if graph.stop == "deadline" else math.inf
         kept.keep(directory() / key, Saturated(graph, given_s), MAX_BYTES)
 
 

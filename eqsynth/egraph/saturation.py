@@ -48,6 +48,7 @@ def saturate_terms(
         begun: the monotonic clock at which the time of ``limits`` began; by default it begins when
             the session has been made.
     """
+    begin = time.monotonic(), time.process_time()
     # No garbage collection until the session ends: it would visit all objects of the session.
     with (
         collecting_seldom(),
@@ -56,20 +57,28 @@ def saturate_terms(
     ):
         session.add(roots)
         if is_worker():
-            session.on_view = _Checkpoints(session, roots)
+            session.on_view = _Checkpoints(session, roots, begin)
         spent_s = 0.0 if begun is None else time.monotonic() - begun
         limits = replace(limits, deadline_s=limits.deadline_s - spent_s)
         report = saturate(session, phases, limits)
         graph = session.graph(roots, report.stop, report.seconds, report.over_budget)
-        return replace(graph, growth=report.growth)
+        return replace(graph, growth=report.growth, busy=_busy(*begin))
+
+
+def _busy(begin: float, cpu_begin: float) -> float:
+    """The share of a processor that this process has had since two clocks were read."""
+    spent_s = time.monotonic() - begin
+    return min(1.0, (time.process_time() - cpu_begin) / spent_s) if spent_s else 1.0
 
 
 class _Checkpoints:
     """Hands over the e-graph at the first call, then whenever the last handover is old enough
     compared with the time that a handover takes."""
 
-    def __init__(self, session: Session, roots: Sequence[Tensor]) -> None:
-        self._session, self._roots = session, roots
+    def __init__(
+        self, session: Session, roots: Sequence[Tensor], clocks: tuple[float, float]
+    ) -> None:
+        self._session, self._roots, self._clocks = session, roots, clocks
         self._begin = time.monotonic()
         self._next = self._begin
 
@@ -84,7 +93,7 @@ class _Checkpoints:
             # raise an error that names the rule.
             pass
         else:
-            hand_over(graph)
+            hand_over(replace(graph, busy=_busy(*self._clocks)))
         end = time.monotonic()
         self._next = end + max(_CHECKPOINT_S, _CHECKPOINT_SHARE * (end - begin))
 

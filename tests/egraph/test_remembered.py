@@ -97,10 +97,17 @@ def test_what_has_not_come_to_its_end_is_not_kept(home: Path, graph: EGraph, sto
     assert remembered.load(key(), ROOTS, 60.0) is None
 
 
+def test_seconds_that_others_had_the_processor_do_not_count(home: Path, graph: EGraph) -> None:
+    remembered.keep(key(), replace(graph, stop="deadline", busy=0.4), 10.0)
+    assert remembered.load(key(), ROOTS, 7.0) is not None
+    assert remembered.load(key(), ROOTS, 8.0) is None
+    assert 0 < graph.busy <= 1
+
+
 def test_what_the_deadline_stopped_serves_searches_with_little_more_time(
     home: Path, graph: EGraph
 ) -> None:
-    remembered.keep(key(), replace(graph, stop="deadline"), 2.0)
+    remembered.keep(key(), replace(graph, stop="deadline", busy=1.0), 2.0)
     assert remembered.is_kept(key())
     for seconds, serves in ((1.0, True), (2.0, True), (3.9, True), (4.0, False), (60.0, False)):
         assert (remembered.load(key(), ROOTS, seconds) is not None) == serves
