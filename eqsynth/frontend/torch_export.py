@@ -40,7 +40,7 @@ from eqsynth.frontend.recognized import recognized, said
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
-from eqsynth.lower.calling import Fixed, Given, bound, signature_of
+from eqsynth.lower.calling import Fixed, Given, Interface, bound, signature_of
 from eqsynth.lower.functional import is_assertion, tracing
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
@@ -82,6 +82,7 @@ def capture(
     arguments, results, mutations = translation.places()
     weights = {w.name: translation.weights[w.name] for w in program.weights()}
     paths = {name: tuple(translation.paths[name]) for name in weights}
+    interface = getattr(module, "interface", None)  # of a module that was read from a file
     return Captured(
         program=program,
         weights=weights,
@@ -93,6 +94,7 @@ def capture(
             exported.call_spec.out_spec,
             in_a_row=not kwargs and spec == tree_flatten(((0,) * len(args), {}))[1],
             any_order=any_order(module, args, kwargs),
+            interface=interface if isinstance(interface, Interface) else None,
         ),
         opaque=translation.opaque,
         buffers=tuple(translation.live.values()),

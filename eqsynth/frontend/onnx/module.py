@@ -24,6 +24,7 @@ from eqsynth.frontend.onnx.reading import read, told_opsets
 from eqsynth.frontend.onnx.running import Runner
 from eqsynth.frontend.onnx.table import Refused
 from eqsynth.frontend.onnx.values import Mode, Value
+from eqsynth.lower.calling import Interface
 
 Tensor = torch.Tensor
 
@@ -36,9 +37,11 @@ class OnnxModule(torch.nn.Module):
 
     Attributes:
         types: name of a parameter -> the type that the model gives for the input.
+        interface: the model's own names of its inputs and outputs.
     """
 
     types: dict[str, TypeOf]
+    interface: Interface
 
     def __init__(self, source: Any) -> None:
         super().__init__()
@@ -50,6 +53,7 @@ class OnnxModule(torch.nn.Module):
         told = {info.name: type_of(info.type) for info in model.graph.input}
         names = _Names()
         self.types = {names.of(name): told[name] for name in self._body.inputs}
+        self.interface = Interface(self._body.inputs, self._body.outputs)
         self._definitions = Definitions()
         self._most_bytes = int(psutil.virtual_memory().total * _SHARE)
         places = [o.place for o in self._body.all_operators()]
@@ -249,7 +253,7 @@ class _Names:
     """Makes identifiers of Python, each of which is different from those before."""
 
     def __init__(self) -> None:
-        self._taken = {"self", "types", "training"}
+        self._taken = {"self", "types", "interface", "training"}
         self._copies: Counter[str] = Counter()
 
     def of(self, name: str) -> str:

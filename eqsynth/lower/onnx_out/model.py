@@ -26,8 +26,12 @@ def to_model(
 
     nodes = [_node(node) for node in graph.nodes]
     # Identity gives each output its name: an output may be an input, a constant, or equal to
-    # another one.
-    nodes += [helper.make_node("Identity", [value.name], [name]) for name, value in outputs]
+    # another one. A model may also return an input under the input's own name.
+    nodes += [
+        helper.make_node("Identity", [value.name], [name])
+        for name, value in outputs
+        if name != value.name
+    ]
     made = helper.make_graph(
         nodes,
         "eqsynth",
