@@ -30,6 +30,10 @@ Tensor = torch.Tensor
 
 # The largest tensor of a model, as a share of the machine's memory.
 _SHARE: Final = 0.5
+# How example inputs are given.
+_EXAMPLES: Final = (
+    'eqsynth.optimize("model.onnx", (x,)); on the command line: eqsynth optimize --inputs FILE'
+)
 
 
 class OnnxModule(torch.nn.Module):
@@ -214,7 +218,7 @@ def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
                 where=name,
                 got="no tensor of a known element type",
                 expected="example inputs",
-                hint='give them: eqsynth.optimize("model.onnx", (x,))',
+                hint=f"give them: {_EXAMPLES}",
             )
         if kind.extents is None or not all(isinstance(e, int) for e in kind.extents):
             extents = kind.extents or ()
@@ -225,7 +229,7 @@ def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
                 where=f"input {name!r}, axis {axis}",
                 got="no shape" if kind.extents is None else str(open_extent or "no size"),
                 expected="a number",
-                hint='give example inputs: eqsynth.optimize("model.onnx", (x,))',
+                hint=f"give example inputs: {_EXAMPLES}",
             )
         shape = [e for e in kind.extents if isinstance(e, int)]
         count = 1

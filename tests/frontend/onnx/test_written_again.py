@@ -80,13 +80,23 @@ def test_names_are_saved_with_the_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.rotating
-def test_the_command_line_keeps_the_names(tmp_path: Path) -> None:
-    onnx.save(classifier(), tmp_path / "net.onnx")
+def test_the_command_line_takes_inputs_and_keeps_the_names(tmp_path: Path) -> None:
+    """A model that leaves a size open can't be optimized without inputs, and the error says how
+    they are given."""
+    proto = classifier()
+    for info in proto.graph.input[:2]:
+        info.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(proto, tmp_path / "net.onnx")
     asked = ["optimize", tmp_path / "net.onnx", "-o", tmp_path / "fast.onnx"]
-    asked += ["--objective", "flops", "--time-limit", "10"]
-    done = CliRunner().invoke(app, list(map(str, asked)))
+    asked += ["--objective", "flops", "--engine", "", "--time-limit", "10"]
+    refused = CliRunner().invoke(app, list(map(str, asked)))
+    assert refused.exit_code == 2 and "--inputs FILE" in refused.output
+    torch.save((torch.ones(5, 6), torch.ones(5, 3), torch.ones(2)), tmp_path / "x.pt")
+    done = CliRunner().invoke(app, list(map(str, [*asked, "--inputs", tmp_path / "x.pt"])))
     assert done.exit_code == 0, done.output
-    assert interface(onnx.load(tmp_path / "fast.onnx")) == interface(classifier())
+    again = onnx.load(tmp_path / "fast.onnx")
+    assert interface(again) == interface(proto)
+    assert again.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 5
 
 
 def test_a_module_whose_input_has_the_name_of_an_output(tmp_path: Path) -> None:
