@@ -41,7 +41,7 @@ from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.calling import Fixed, Given, Interface, bound, signature_of
-from eqsynth.lower.functional import is_assertion, tracing
+from eqsynth.lower.functional import is_assertion, specs_copied, tracing
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
@@ -64,9 +64,7 @@ def capture(
     refuse_foreign(module, (example_inputs, kwargs))
     args, kwargs = apart(module, bound(parameters, example_inputs, kwargs, kwargs))
     _, spec = tree_flatten((args, kwargs))
-    with tracing(), warnings.catch_warnings():
-        # This warning is caused by torch.export's own code.
-        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+    with tracing(), specs_copied(), warnings.catch_warnings():
         # torch warns of its own recurrent layers, which hold their weights a second time in a list.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
         exported = export(module, args, kwargs)
