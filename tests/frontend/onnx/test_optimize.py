@@ -141,6 +141,33 @@ def test_a_loop_that_is_counted_is_unrolled() -> None:
     torch.testing.assert_close(rows, torch.stack([x * w ** (i + 1) + i for i in range(4)]))
 
 
+def test_a_loop_that_is_given_no_condition_ignores_its_body_s() -> None:
+    """As in ONNX's text, ``cond = ...; // ignored``. Its evaluator and ONNX Runtime stop."""
+    kinds = {"i": (I64, []), "go": (onnx.TensorProto.BOOL, []), "s": (F, [2])}
+    infos = {name: helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()}
+    outputs = [
+        helper.make_tensor_value_info("stop", onnx.TensorProto.BOOL, []),
+        helper.make_tensor_value_info("t", F, [2]),
+    ]
+    steps = [node("Add", "s s", "t"), node("Identity", "no", "stop")]
+    body = helper.make_graph(steps, "body", list(infos.values()), outputs)
+    loop = node("Loop", "n - x", "y", body=body)
+    constants = {"n": np.int64(3), "no": np.array(False)}
+    module, args = module_of(model([loop], {"x": (F, [2])}, ["y"], constants), (), {})
+    torch.testing.assert_close(module(*args), 8 * args[0])
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.6])
+def test_corners_are_aligned_by_the_size_that_is_not_rounded(scale: float) -> None:
+    resize = node("Resize", "x - s", "y", mode="linear",
+                  coordinate_transformation_mode="align_corners")  # fmt: skip
+    sizes = {"s": np.array([1, 1, scale, scale], np.float32)}
+    proto = model([resize], {"x": (F, [1, 2, 5, 7])}, ["y"], sizes, opsets={"": 19})
+    x = torch.randn(1, 2, 5, 7)
+    module, _ = module_of(proto, (x,), {})
+    close(module(x), expected(proto, x)[0])
+
+
 @pytest.mark.rotating
 def test_a_foreign_operator_stays_as_it_is_and_is_saved(tmp_path: Path) -> None:
     """A binarizer of ``ai.onnx.ml``, between operators that are known."""
