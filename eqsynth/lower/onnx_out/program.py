@@ -123,7 +123,7 @@ def _names(
     inputs = [parameter.input.name for parameter in program.inputs]
     convention: Any = getattr(program.calling, "convention", program.calling)
     told: Interface | None = getattr(convention, "interface", None)
-    if told is not None and len(set(told.outputs)) == len(places):
+    if told is not None and len(told.outputs) == len(set(told.outputs)) == len(places):
         if len(told.inputs) == len(convention.arguments) == len(inputs):
             for name, place in zip(told.inputs, convention.arguments, strict=True):
                 inputs[place] = name
