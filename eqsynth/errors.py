@@ -154,7 +154,8 @@ class WeightError(EqsynthError):
 
 
 class FileError(EqsynthError, OSError):
-    """A file that the user has asked for and that can't be written; `where` is its path."""
+    """A file that the user has named and that can't be written, or is a directory; `where` is its
+    path."""
 
 
 class EquivalenceError(EqsynthError):

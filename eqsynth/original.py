@@ -30,6 +30,7 @@ from eqsynth.extract.target import Target
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.examples import Flat
 from eqsynth.lower.backends import random_inputs
+from eqsynth.lower.functional import specs_copied
 from eqsynth.lower.holders import inside
 from eqsynth.lower.places import HOST, Place, moved, ported, users_default
 from eqsynth.lower.program import CompiledProgram
@@ -122,7 +123,8 @@ class Original:
         device = self.place.device
         held = (*module.parameters(), *module.buffers())
         if any(tensor.device != device for tensor in held):
-            module = copy.deepcopy(module).to(device)
+            with specs_copied():
+                module = copy.deepcopy(module).to(device)
         buffers = (tensor_at(module, path) for path in self.captured.buffer_paths)
         captured = replace(self.captured, buffers=tuple(b for b in buffers if b is not None))
         args, kwargs = self.place.to((self.args, dict(self.kwargs)))
@@ -181,7 +183,8 @@ def on_host(
         CaptureError: the module can't be copied.
     """
     try:
-        here = copy.deepcopy(module).to(HOST)
+        with specs_copied():
+            here = copy.deepcopy(module).to(HOST)
     except Exception as error:  # whatever a user's module raises
         raise CaptureError(
             "the module can't be copied to the CPU, where it is captured",

@@ -160,8 +160,9 @@ def optimize(
             much they need.
         like: a program that was found for other sizes, or its ``report.route``. Then nothing is
             searched: the rules that fired for the other sizes make the e-graph for these, and the
-            plan takes the same choices as far as sizes don't matter. If there is no such plan, the
-            search runs as usual.
+            plan takes the same choices as far as sizes don't matter. If there is no such plan, as
+            for a program that computes something else, the search runs as usual, and
+            ``report.unlike`` is set.
         progress: show a progress bar; by default on a terminal.
 
     Returns:

@@ -149,6 +149,8 @@ class Report:
             lead to it. ``rounds`` and ``kernels_timed`` are then 0, since they count this search.
             If the program lost the race against the original, ``reason`` speaks of this plan.
         followed: the plan is that of another program, for other sizes; nothing was searched.
+        unlike: the plan that ``optimize(like=…)`` was given has no kernels for this program, which
+            was searched as usual.
         route: the plan without its sizes, which ``optimize(like=…)`` follows; None if nothing was
             searched.
         opaque_share: part of the time that the program spends in operators that eqsynth doesn't
@@ -192,6 +194,7 @@ class Report:
     remembered_segments: int = 0
     remembered_plan: bool = False
     followed: bool = False
+    unlike: bool = False
     optimize_s: float = 0.0
     stop: str = ""
     several_graphs: bool = False
@@ -415,6 +418,8 @@ class Report:
             kernels += ", the plan remembered"
         if self.followed:
             kernels += ", the plan of other sizes followed"
+        if self.unlike:
+            kernels += ", the plan of like can't be followed here"
         told = [name for name, _ in fired if name in mine]
         segments = f"{self.segments}, {self.distinct_segments} distinct"
         if self.remembered_segments:

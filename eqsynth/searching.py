@@ -130,6 +130,7 @@ class Search:
         bound = self._bound(graph)
         if plans is None or not (bound is None or bound.keeps(plans[1].plan)):
             telling.not_followed()
+            self.report.unlike = True
             return None
         self.report.followed = True
         self._told(*plans, remembered=False)

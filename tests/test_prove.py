@@ -264,6 +264,14 @@ def test_other_types_of_outputs_are_refused() -> None:
         prove_equal([A, B], A)
 
 
+def test_what_is_no_program_is_refused() -> None:
+    x = eqsynth.input("x", (2,))
+    for wrong in (None, [], [x, None], "x"):
+        with pytest.raises(EqsynthError) as caught:
+            prove_equal(x, wrong)  # type: ignore[arg-type]
+        assert "expression" in caught.value.expected and caught.value.got
+
+
 def test_unknown_numerics_are_refused() -> None:
     with pytest.raises(EqsynthError) as caught:
         prove_equal(A, A, numerics="exact")

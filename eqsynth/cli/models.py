@@ -25,24 +25,27 @@ class Model:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def model(name: str) -> Model:
+def model(name: str, inputs: Path | None = None) -> Model:
     """Load a model by its name on the command line.
 
     Args:
         name: a file ``.pt2`` or ``.onnx``; or ``module:function`` or ``file.py:function``, where
             the function returns a module and a tuple of example inputs.
+        inputs: a file of example inputs (see :func:`tensors`), in place of the model's own.
 
     Raises:
-        EqsynthError: there is no such model, or it can't be read.
+        EqsynthError: there is no such model, or it or the inputs can't be read.
     """
+    args = () if inputs is None else tensors(inputs)
     if name.endswith(".onnx"):
-        return Model(str(_existing(name)))
+        return Model(str(_existing(name)), args or None)
     if name.endswith(".pt2"):
-        return _exported(_existing(name))
+        return _exported(_existing(name), args)
     module, colon, function = name.rpartition(":")
     if not colon:
         raise _unknown(name, "a name that says nothing of its kind")
-    return _made(name, _found(module, name), function)
+    found = _made(name, _found(module, name), function)
+    return Model(found.program, args) if args else found
 
 
 def _existing(name: str) -> Path:
@@ -64,10 +67,10 @@ def _unknown(name: str, got: str) -> EqsynthError:
     )
 
 
-def _exported(path: Path) -> Model:
+def _exported(path: Path, args: tuple[Any, ...]) -> Model:
     from eqsynth.frontend.exported import module_of
 
-    return Model(*module_of(path, (), {}))
+    return Model(*module_of(path, args, {}))
 
 
 def _found(module: str, name: str) -> Any:
@@ -104,11 +107,35 @@ def _made(name: str, module: Any, function: str) -> Model:
     return Model(parts[0].eval(), tuple(inputs), dict(parts[2]) if len(parts) > 2 else {})
 
 
+def tensors(path: Path) -> tuple[Any, ...]:
+    """Read positional arguments from a file that ``torch.save`` wrote: of a tensor, or of a list or
+    tuple of them.
+
+    Raises:
+        EqsynthError: the file can't be read.
+    """
+    import torch
+
+    try:
+        given = torch.load(_existing(str(path)), weights_only=True)
+    except Exception as error:
+        if isinstance(error, EqsynthError):
+            raise
+        raise EqsynthError(
+            "torch can't load the inputs",
+            where=str(path),
+            got=f"{type(error).__name__}: {error}"[:300],
+            expected="a tensor, or a list or tuple of them, from torch.save",
+            hint="torch.save((x, y), path)",
+        ) from error
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
 def arguments(program: Any, inputs: Path | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments for a program that was loaded from a file.
 
     Args:
-        inputs: a file of tensors that ``torch.save`` wrote. Without one, the arguments are random
+        inputs: a file of tensors (see :func:`tensors`). Without one, the arguments are random
             floats, and zeros for other dtypes, of the shapes that the program takes.
 
     Raises:
@@ -117,19 +144,7 @@ def arguments(program: Any, inputs: Path | None) -> tuple[tuple[Any, ...], dict[
     import torch
 
     if inputs is not None:
-        try:
-            given = torch.load(_existing(str(inputs)), weights_only=True)
-        except Exception as error:
-            if isinstance(error, EqsynthError):
-                raise
-            raise EqsynthError(
-                "torch can't load the inputs",
-                where=str(inputs),
-                got=f"{type(error).__name__}: {error}"[:300],
-                expected="a tensor, or a list or tuple of them, from torch.save",
-                hint="torch.save((x, y), path)",
-            ) from error
-        return (tuple(given) if isinstance(given, list | tuple) else (given,)), {}
+        return tensors(inputs), {}
     if program.original is not None:
         if program.examples is None:
             raise EqsynthError(

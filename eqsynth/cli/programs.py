@@ -40,6 +40,13 @@ def optimize(
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the program is written.")],
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Example inputs that torch.save has written, in place of the model's own. An ONNX "
+            "model needs them where it leaves a size open."
+        ),
+    ] = None,
     time_limit_s: Annotated[
         float, typer.Option("--time-limit", min=0.1, help="Seconds of the search.")
     ] = 120.0,
@@ -72,6 +79,8 @@ def optimize(
     A file that ends in .onnx is written as ONNX, one that ends in .pt2 as an exported program of
     torch, whatever the model came from.
 
+    eqsynth optimize model.onnx -o fast.onnx --inputs x.pt
+
     Where nothing faster is found the file holds the original. Ctrl-C ends the search: what was
     found until then is written. What was measured and searched is kept for the next time.
     """
@@ -80,7 +89,7 @@ def optimize(
     begin = time.monotonic()
     try:
         written.check(out)
-        found = models.model(model)
+        found = models.model(model, inputs)
         options: dict[str, Any] = {
             "objective": objective,
             "numerics": numerics,

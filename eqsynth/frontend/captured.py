@@ -17,7 +17,7 @@ from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.expression import program_of
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Tensor, Weight, topological
-from eqsynth.lower.calling import Fixed, Given, bound, by_name, leaves_of, placed
+from eqsynth.lower.calling import Fixed, Given, Interface, bound, by_name, leaves_of, placed
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,8 @@ class Convention:
             returned, or a constant.
         in_a_row: whether the arguments are positional and each is one leaf. A positional call
             then needs no binding and no flattening, which cost 20 us a call.
+        interface: the names in the file that the module was read from; None if there is no such
+            file.
     """
 
     arguments: tuple[int | Fixed, ...]
@@ -51,6 +53,7 @@ class Convention:
     out_spec: Any = None
     in_a_row: bool = True
     any_order: bool = False
+    interface: Interface | None = None
 
 
 @dataclass(frozen=True)

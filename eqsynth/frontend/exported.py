@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from eqsynth.errors import CaptureError
+from eqsynth.lower.functional import specs_copied
 
 SUFFIX: Final = ".pt2"
 """The suffix of files that ``torch.export.save`` writes."""
@@ -71,7 +72,8 @@ def _read(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        return torch.export.load(path)
+        with specs_copied():
+            return torch.export.load(path)
     except Exception as error:  # whatever a damaged file leads to
         raise CaptureError(
             "torch can't load this file",

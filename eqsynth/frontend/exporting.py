@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from eqsynth.errors import SeveralGraphsError
+from eqsynth.errors import CaptureError, SeveralGraphsError
 from eqsynth.lower.functional import (
     copied,
     exported_functions,
@@ -70,10 +70,20 @@ def export(
     """Export the module, as functions without writes into their arguments.
 
     Raises:
-        SeveralGraphsError: ``torch.export`` fails.
+        CaptureError: ``torch.export`` can't read or write a file that it needs.
+        SeveralGraphsError: ``torch.export`` fails otherwise.
     """
     try:
         return exported_functions(module, args, kwargs)
+    except OSError as error:
+        # No fault of the module: torch writes temporary files, and reads its own.
+        raise CaptureError(
+            "torch.export can't be used here",
+            where=type(module).__name__,
+            got=f"{type(error).__name__}: {error}"[:300],
+            expected="files that torch can read, and a temporary directory that it can write to",
+            hint="the original runs as it is; see TMPDIR, and what is free on the disk",
+        ) from error
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise SeveralGraphsError(

@@ -10,10 +10,11 @@ Source: EinNet §3 (scopes, traversal and summation iterators).
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from eqsynth.errors import EqsynthError, ShapeError
+from eqsynth.errors import DtypeError, EqsynthError, ShapeError
 from eqsynth.frontend.expr import (
     Expr,
     IndexExpr,
@@ -22,12 +23,16 @@ from eqsynth.frontend.expr import (
     as_scalar,
     merge_values,
 )
+from eqsynth.frontend.promotion import dtype_name
 from eqsynth.ir.functions import REDUCERS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.program import Program
 from eqsynth.ir.scalar import Read, Scalar, iterators, substitute
 from eqsynth.ir.tensor import Input, Scope, Tensor, Weight, topological
-from eqsynth.ir.types import TensorType
+from eqsynth.ir.types import TensorType, is_float
+
+if TYPE_CHECKING:
+    from eqsynth.frontend.promotion import Dtype
 
 # While a scope is built, each of its iterators has a slot that no other iterator has, so that
 # nested scopes can't mix them up. Closing a scope renumbers its slots from 0.
@@ -35,30 +40,85 @@ _FIRST_OPEN_SLOT: Final = 1 << 20
 _open_slots = itertools.count(_FIRST_OPEN_SLOT)
 
 
-def input(name: str, shape: Sequence[int], dtype: str = "float32") -> Expr:
-    """An input of the program: a tensor that is given at each call."""
-    return Expr(Input(name, TensorType(tuple(shape), dtype)))
+def _type_of(name: str, shape: Sequence[int], dtype: Dtype) -> TensorType:
+    """The type of an input or weight that a user declares.
+
+    Raises:
+        EqsynthError, ShapeError, DtypeError: the name is no text, or there is no such type.
+    """
+    if not isinstance(name, str):
+        raise EqsynthError(
+            "the name of a tensor is no text",
+            got=repr(name),
+            expected="a text",
+            hint='the name comes first: eqsynth.input("x", (2, 3))',
+        )
+    extents = list(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else [shape]
+    whole = [hasattr(e, "__index__") and not isinstance(e, bool) for e in extents]
+    if not isinstance(shape, Sequence) or not all(whole):
+        raise ShapeError(
+            what=f"the shape of {name!r} is no row of sizes",
+            where=name,
+            got=repr(shape),
+            expected="integers, one an axis",
+            hint="give a tuple, as in (2, 3), or (4,) for one axis",
+        )
+    return TensorType(tuple(map(operator.index, extents)), dtype_name(dtype))
 
 
-def weight(name: str, shape: Sequence[int], dtype: str = "float32", value: Any = None) -> Expr:
+def input(name: str, shape: Sequence[int], dtype: Dtype = "float32") -> Expr:
+    """An input of the program: a tensor that is given at each call.
+
+    Args:
+        dtype: a dtype's name, or torch's dtype.
+
+    Raises:
+        EqsynthError, ShapeError, DtypeError: the name, the shape or the dtype is none.
+    """
+    return Expr(Input(name, _type_of(name, shape, dtype)))
+
+
+def weight(name: str, shape: Sequence[int], dtype: Dtype = "float32", value: Any = None) -> Expr:
     """A weight: a tensor that is known when the program is optimized. A part of the program that
     depends on weights only is computed once.
 
     Args:
-        value: an array or torch tensor of this shape; by default random values, the same each time.
+        dtype: a dtype's name, or torch's dtype.
+        value: an array or torch tensor of this shape and dtype; by default random values, the same
+            each time. Floats may be of another dtype of floats, and are rounded to the weight's.
 
     Raises:
-        ShapeError: ``value`` has another shape.
+        EqsynthError, ShapeError, DtypeError: the name, the shape or the dtype is none, or ``value``
+            is no array of them.
     """
-    kind = TensorType(tuple(shape), dtype)
-    if value is not None and tuple(value.shape) != kind.shape:
+    kind = _type_of(name, shape, dtype)
+    if value is None:
+        return Expr(Weight(name, kind), {})
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise EqsynthError(
+            f"the value of weight {name!r} is no array",
+            where=name,
+            got=type(value).__name__,
+            expected=f"an array of NumPy or a tensor of torch, {kind}",
+            hint="convert it: torch.tensor(value)",
+        )
+    if tuple(value.shape) != kind.shape:
         raise ShapeError(
             what=f"the value of weight {name!r} has another shape",
             got=str(tuple(value.shape)),
             expected=str(kind.shape),
             hint="give the value's own shape",
         )
-    return Expr(Weight(name, kind), {} if value is None else {name: value})
+    given = str(value.dtype).removeprefix("torch.")
+    if given != kind.dtype and not (is_float(given) and is_float(kind.dtype)):
+        raise DtypeError(
+            what=f"the value of weight {name!r} has another dtype",
+            where=name,
+            got=given,
+            expected=kind.dtype,
+            hint="convert the value, or declare the weight with the value's own dtype",
+        )
+    return Expr(Weight(name, kind), {name: value})
 
 
 def _open(extents: Mapping[str, int]) -> tuple[list[IndexExpr], list[It]]:
@@ -191,9 +251,17 @@ def program_of(outputs: Expr | Sequence[Expr]) -> tuple[Program, dict[str, Any]]
     The inputs are in the order in which the outputs use them, from left to right.
 
     Raises:
-        EqsynthError: two different tensors have one name.
+        EqsynthError: this is no expression, or two different tensors have one name.
     """
-    exprs = (outputs,) if isinstance(outputs, Expr) else tuple(outputs)
+    exprs = (outputs,) if isinstance(outputs, Expr) else outputs
+    several = isinstance(exprs, Sequence) and len(exprs) > 0
+    if not several or not all(isinstance(expr, Expr) for expr in exprs):
+        raise EqsynthError(
+            "this is no program of expressions",
+            got=f"{type(outputs).__name__} {outputs!r}"[:80],
+            expected="an expression, or several of them in a list or tuple",
+            hint="build an expression with eqsynth.input, eqsynth.weight and eqsynth.ops",
+        )
     roots = tuple(expr.tensor for expr in exprs)
     named: dict[str, Tensor] = {}
     for term in topological(roots):

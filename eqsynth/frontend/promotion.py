@@ -5,15 +5,24 @@ of lower precedence counts only if its category is higher (bool < integer < floa
 
     float16[2] + float64[]   ->   float16        int32[2] + 2.5   ->   float32
 
-Not here: the promotion of two dtypes of the same precedence (``ir/types.py``).
+Here, too, a dtype that a user gives gets its name. Not here: the promotion of two dtypes of the
+same precedence (``ir/types.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from typing import TYPE_CHECKING, overload
 
-from eqsynth.ir.types import TensorType, is_float, promote
+from eqsynth.errors import DtypeError
+from eqsynth.ir.types import DTYPES, TensorType, is_float, promote
+
+if TYPE_CHECKING:
+    import torch
+
+    Dtype = str | torch.dtype
+    """A dtype as users give it."""
 
 Number = bool | int | float
 
@@ -23,6 +32,31 @@ _NUMBER_DTYPE = {bool: "bool", int: "int64", float: "float32"}
 def number_dtype(value: Number) -> str:
     """The dtype of a Python number on its own; torch's default float is float32."""
     return _NUMBER_DTYPE[type(value)]
+
+
+@overload
+def dtype_name(dtype: Dtype) -> str: ...
+@overload
+def dtype_name(dtype: Dtype | None) -> str | None: ...
+def dtype_name(dtype: Dtype | None) -> str | None:
+    """The name of a dtype that is given by its name or as torch's; None stays None.
+
+    Raises:
+        DtypeError: it is no dtype, or one that eqsynth doesn't know.
+    """
+    if dtype is None:
+        return None
+    # Asked of the class, since torch may not be imported.
+    of_torch = f"{type(dtype).__module__}.{type(dtype).__name__}" == "torch.dtype"
+    name = str(dtype).removeprefix("torch.") if of_torch else dtype
+    if isinstance(name, str) and name in DTYPES:
+        return name
+    raise DtypeError(
+        what=f"unknown dtype {dtype!r}",
+        got=str(dtype),
+        expected=", ".join(DTYPES),
+        hint="give one of these names, or torch's dtype of this name",
+    )
 
 
 def _combine(higher: str | None, lower: str | None) -> str | None:

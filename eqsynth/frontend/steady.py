@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from eqsynth.errors import UnsteadyError
 from eqsynth.frontend.examples import is_plain, kept_buffers
+from eqsynth.lower.functional import specs_copied
 from eqsynth.lower.kinds import inputs_of
 from eqsynth.lower.reruns import Reference, Values, may_be_copied
 from eqsynth.lower.rounding import Evidence, distance, judge
@@ -133,7 +134,8 @@ def _unsteady(module: torch.nn.Module, got: str) -> UnsteadyError:
 
 def _copy(module: torch.nn.Module) -> torch.nn.Module | None:
     try:
-        return copy.deepcopy(module) if may_be_copied(module) else None
+        with specs_copied():
+            return copy.deepcopy(module) if may_be_copied(module) else None
     except Exception:  # whatever copying a user's module raises
         return None
 

@@ -40,8 +40,8 @@ from eqsynth.frontend.recognized import recognized, said
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
-from eqsynth.lower.calling import Fixed, Given, bound, signature_of
-from eqsynth.lower.functional import is_assertion, tracing
+from eqsynth.lower.calling import Fixed, Given, Interface, bound, signature_of
+from eqsynth.lower.functional import is_assertion, specs_copied, tracing
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
@@ -64,9 +64,7 @@ def capture(
     refuse_foreign(module, (example_inputs, kwargs))
     args, kwargs = apart(module, bound(parameters, example_inputs, kwargs, kwargs))
     _, spec = tree_flatten((args, kwargs))
-    with tracing(), warnings.catch_warnings():
-        # This warning is caused by torch.export's own code.
-        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+    with tracing(), specs_copied(), warnings.catch_warnings():
         # torch warns of its own recurrent layers, which hold their weights a second time in a list.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
         exported = export(module, args, kwargs)
@@ -82,6 +80,7 @@ def capture(
     arguments, results, mutations = translation.places()
     weights = {w.name: translation.weights[w.name] for w in program.weights()}
     paths = {name: tuple(translation.paths[name]) for name in weights}
+    interface = getattr(module, "interface", None)  # of a module that was read from a file
     return Captured(
         program=program,
         weights=weights,
@@ -93,6 +92,7 @@ def capture(
             exported.call_spec.out_spec,
             in_a_row=not kwargs and spec == tree_flatten(((0,) * len(args), {}))[1],
             any_order=any_order(module, args, kwargs),
+            interface=interface if isinstance(interface, Interface) else None,
         ),
         opaque=translation.opaque,
         buffers=tuple(translation.live.values()),

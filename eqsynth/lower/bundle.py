@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 
 import torch
 
-from eqsynth.errors import EqsynthError, LoweringError
+from eqsynth.errors import EqsynthError, FileError, LoweringError
 from eqsynth.lower.manifest import row, rows, shape, text
 from eqsynth.lower.places import host_by_default
 from eqsynth.lower.program import CompiledProgram
@@ -33,7 +33,7 @@ from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.written import written
 
 FORMAT: Final = "eqsynth program"
-VERSION: Final = 6
+VERSION: Final = 7
 # The dtypes that arrays may have: also dtypes that the IR lacks, for operators that run through
 # torch.
 _DTYPES: Final = {
@@ -99,12 +99,21 @@ def load(path: str | os.PathLike[str], recompile: bool = False) -> CompiledProgr
     Raises:
         LoweringError: the file is no bundle, is damaged or of another version, or its kernels can't
             run on this machine.
+        FileError: ``path`` is a directory.
         OSError: the file can't be opened.
         TypeError: ``path`` isn't a path. (An integer would name an open file of the process.)
 
     >>> program = load("program.eqsynth")  # doctest: +SKIP
     """
     path = os.fspath(path)
+    if os.path.isdir(path):
+        raise FileError(
+            what="this is no file",
+            where=str(path),
+            got="a directory",
+            expected="a file that eqsynth wrote",
+            hint="give the path of the file in it",
+        )
     with open(path, "rb") as file:
         return _load(file, path, recompile)
 

@@ -52,8 +52,8 @@ class Calling(Protocol):
     @property
     def convention(self) -> Any:
         """An object with the attributes ``parameters``, ``spec``, ``arguments``, ``results``,
-        ``out_spec`` and ``any_order`` of :class:`SavedCalling`; None if calls aren't bound to a
-        signature."""
+        ``out_spec``, ``any_order`` and ``interface`` of :class:`SavedCalling`; None if calls aren't
+        bound to a signature."""
         ...
 
     def values(self, leaves: Sequence[Any]) -> Sequence[torch.Tensor]:
@@ -188,6 +188,22 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Interface:
+    """The names of inputs and outputs in the file that a module was read from (an ONNX model).
+
+    A call doesn't use them: an input ``in.x`` is the parameter ``in_x`` of ``forward``. A file that
+    is written of the program has them again, so that it can replace the file that was read.
+
+    Attributes:
+        inputs: a name for each leaf of the arguments.
+        outputs: a name for each leaf of the result.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SavedCalling:
     """The calling convention of a program that was loaded from a file.
 
@@ -199,6 +215,8 @@ class SavedCalling:
         out_spec: the structure of the result; None for a single tensor.
         any_order: whether dicts may have their keys in any order.
         buffers: tensors that the program reads after the user's inputs.
+        interface: the names in the file that the module was read from; None if there is no such
+            file.
     """
 
     arguments: tuple[int | Fixed, ...]
@@ -208,6 +226,7 @@ class SavedCalling:
     out_spec: TreeSpec | None = None
     any_order: bool = False
     buffers: tuple[torch.Tensor, ...] = ()
+    interface: Interface | None = None
 
     def bind(self, *args: Any, **kwargs: Any) -> Sequence[torch.Tensor]:
         """The tensors of a call, in the order of the program's inputs.
@@ -298,6 +317,9 @@ def to_data(convention: Any) -> dict[str, Any]:
         "any_order": convention.any_order,
         "spec": _tree_to_data(convention.spec),
         "out_spec": _tree_to_data(convention.out_spec),
+        "interface": None
+        if convention.interface is None
+        else [list(convention.interface.inputs), list(convention.interface.outputs)],
     }
 
 
@@ -309,8 +331,8 @@ def from_data(
     Args:
         inputs, outputs: how many the program has; the buffers aren't among these inputs.
     """
-    names = ("arguments", "results", "parameters", "any_order", "spec", "out_spec")
-    arguments, results, parameters, any_order, spec, out_spec = fields(data, names)
+    names = ("arguments", "results", "parameters", "any_order", "spec", "out_spec", "interface")
+    arguments, results, parameters, any_order, spec, out_spec, interface = fields(data, names)
     taken, given = rows(arguments, _place), rows(results, _place)
     if sorted(place for place in taken if isinstance(place, int)) != list(range(inputs)):
         raise ValueError(f"the arguments of a call aren't {inputs} inputs")
@@ -327,6 +349,9 @@ def from_data(
             raise ValueError(f"a tree of {found.num_leaves} leaves for {len(places)} places")
     if (parameters is None) != (specs[0] is None) or (specs[1] is None and len(given) != 1):
         raise ValueError("a call without a tree of its arguments or results")
+    told = None
+    if interface is not None:
+        told = Interface(*(tuple(rows(names, text)) for names in row(interface, 2)))
     signature = None
     if parameters is not None:
         signature = inspect.Signature(rows(parameters, _parameter))
@@ -338,6 +363,7 @@ def from_data(
         specs[1],
         truth(any_order),
         buffers,
+        told,
     )
 
 

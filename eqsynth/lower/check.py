@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from eqsynth.errors import EquivalenceError
 from eqsynth.extract.losing import NOTHING, Without
+from eqsynth.lower.functional import specs_copied
 from eqsynth.lower.kinds import KINDS, LARGE, Ranges, inputs_of, is_integer, ranges
 from eqsynth.lower.reruns import Reference, Values, results
 from eqsynth.lower.rounding import SUMS, Evidence, Wrong, judge, largest_error, same_types
@@ -157,8 +158,9 @@ def _compare(
             got,
             expected,
             Evidence(
-                moved=lambda seed: original.moved(values, seed),
-                exact=lambda: original.exact(values),
+                # Both copy the original.
+                moved=specs_copied()(lambda seed: original.moved(values, seed)),
+                exact=specs_copied()(lambda: original.exact(values)),
                 noisy=None if noisy is None else partial(noisy, values),
                 overflows=kind in LARGE,
                 summed=summed,

@@ -7,7 +7,6 @@ Each step's term is run by torch's own operators, so the result needs no library
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from eqsynth.errors import LoweringError
 from eqsynth.ir.tensor import Op, Region, args_of
 from eqsynth.lower.check import check_equivalence
-from eqsynth.lower.functional import quiet, tracing
+from eqsynth.lower.functional import quiet, specs_copied, tracing
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lower.torch_ops import function_of, region_function
 from eqsynth.lower.torch_scalars import torch_dtype
@@ -55,9 +54,7 @@ def exported(program: CompiledProgram) -> torch.export.ExportedProgram:
             hint="give the tensors themselves to forward()",
         )
     args, kwargs = _examples(program)
-    with tracing(), torch.no_grad(), warnings.catch_warnings():
-        # torch warns of how torch.export itself copies its specs.
-        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+    with tracing(), torch.no_grad(), specs_copied():
         try:
             with quiet():
                 made = torch.export.export(_Steps(program), args, kwargs)

@@ -57,6 +57,15 @@ def tracing() -> Iterator[None]:
 
 
 @contextmanager
+def specs_copied() -> Iterator[None]:
+    """Hide a warning that torch gives of its own code, when it copies or reads the structure of a
+    program's arguments: loading, exporting, and copying the module of an exported program do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec", FutureWarning)
+        yield
+
+
+@contextmanager
 def quiet() -> Iterator[None]:
     """Hold back text that is written to stderr, and write it at the end unless an error is raised.
 
@@ -146,9 +155,7 @@ def with_graph(exported: Exported, graph: Graph, renamed: Mapping[str, str]) -> 
         ],
     )
     module = torch.fx.GraphModule(exported.graph_module, graph)
-    with warnings.catch_warnings():
-        # This warning is caused by torch.export's own code.
-        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
+    with specs_copied():
         return exported._update(module, signature)
 
 

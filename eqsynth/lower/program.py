@@ -410,9 +410,10 @@ class CompiledProgram(torch.nn.Module):
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the program that was chosen to an ONNX file (opset 20) that passes ONNX's checker.
 
-        Inputs keep their names, outputs are ``output0``, ``output1``, …. If the original was kept,
-        the file holds the operators that it was captured as. Where torch raises (x // 0, a position
-        out of range) the file gives 0, or whatever its runtime gives.
+        Inputs have the names of the module's arguments, outputs are ``output0``, ``output1``, …; a
+        program of an ONNX model has the names of that model. If the original was kept, the file
+        holds the operators that it was captured as. Where torch raises (x // 0, a position out of
+        range) the file gives 0, or whatever its runtime gives.
 
         Raises:
             UnsupportedOperatorError: ONNX has no such operator; the error names it and its place.

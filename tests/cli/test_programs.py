@@ -133,6 +133,21 @@ def test_an_exported_program_is_a_model(folder: Path) -> None:
     torch.testing.assert_close(exported.module()(x), layer(x))
 
 
+def test_inputs_take_the_place_of_a_model_s_own(folder: Path) -> None:
+    layer = torch.nn.Linear(4, 3).eval()
+    torch.export.save(torch.export.export(layer, (torch.ones(2, 4),)), folder / "own.pt2")
+    q, k, v = torch.ones(3, 32, 4).unbind()
+    torch.save((q, k, v), folder / "three.pt")
+    torch.save(2 * torch.ones(2, 4), folder / "one.pt")
+    made = model(f"{folder / 'attentive.py'}:attention", folder / "three.pt")
+    assert [x.shape for x in made.args] == [(32, 4)] * 3 and not made.kwargs
+    (x,) = model(str(folder / "own.pt2"), folder / "one.pt").args
+    torch.testing.assert_close(x, 2 * torch.ones(2, 4))
+    with pytest.raises(EqsynthError) as caught:
+        model(str(folder / "own.pt2"), folder / "own.pt2")
+    assert caught.value.where == str(folder / "own.pt2") and "torch.save" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("name", "got"),
     [

@@ -100,6 +100,8 @@ def test_where_a_route_leads_nowhere_the_program_is_searched() -> None:
     known = found(folded(20))
     program = found(attention(32), known)
     assert not program.report.followed
+    assert program.report.unlike and "can't be followed" in str(program.report)
+    assert not known.report.unlike
     assert program.report.flops_after == found(attention(32)).report.flops_after
 
 

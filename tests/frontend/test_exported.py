@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from eqsynth.errors import CaptureError, EqsynthError
 from eqsynth.frontend.exported import module_of
+from eqsynth.lower.functional import specs_copied
 from eqsynth.pipeline import optimize
 
 X = torch.randn(4, 8)
@@ -44,6 +46,20 @@ def test_it_is_optimized(
     program = optimize(*FORMS[form](exported, tmp_path), objective="flops", time_limit_s=600)
     assert program.original is None
     torch.testing.assert_close(program(X), exported.module()(X))
+
+
+def test_torch_warns_of_no_specs_that_are_its_own(
+    exported: torch.export.ExportedProgram, tmp_path: Path
+) -> None:
+    """The user has none of them: torch loads and copies the structure of the arguments."""
+    path = _file(exported, tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimize(path, objective="flops", engines=(), time_limit_s=60, progress=False)
+        with specs_copied():
+            warnings.warn("another one", FutureWarning, stacklevel=1)
+    told = [str(warning.message) for warning in caught]
+    assert not [text for text in told if "treespec" in text] and "another one" in told
 
 
 def test_training_was_settled_when_it_was_exported() -> None:

@@ -276,6 +276,26 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[EqsynthError], str]] = {
         EqsynthError,
         "two weights",
     ),
+    "a shape of fractions": (lambda: E.input("x", (2.5, 4)), ShapeError, "no row of sizes"),  # type: ignore[arg-type]
+    "a shape of bools": (lambda: E.input("x", (True, 4)), ShapeError, "no row of sizes"),
+    "a shape that is text": (lambda: E.weight("x", "44"), ShapeError, "no row of sizes"),  # type: ignore[arg-type]
+    "a shape that is a number": (lambda: E.input("x", 4), ShapeError, "no row of sizes"),  # type: ignore[arg-type]
+    "a name that is none": (lambda: E.input(3, (4,)), EqsynthError, "no text"),  # type: ignore[arg-type]
+    "a list as a value": (
+        lambda: E.weight("w", (2,), value=[1, 2]), EqsynthError, "no array"
+    ),
+    "integers for floats": (
+        lambda: E.weight("w", (2,), value=np.array([1, 2])), DtypeError, "another dtype"
+    ),
+    "wide integers for narrow ones": (
+        lambda: E.weight("w", (2,), "int8", torch.tensor([1, 2])), DtypeError, "another dtype"
+    ),
+    "a dtype of NumPy": (lambda: ops.full((2,), 1, np.float32), DtypeError, "unknown dtype"),  # type: ignore[arg-type]
+    "a dtype that eqsynth lacks": (
+        lambda: ops.to(x, torch.complex64), DtypeError, "unknown dtype"
+    ),
+    "nothing as a program": (lambda: E.program_of(None), EqsynthError, "no program"),  # type: ignore[arg-type]
+    "a number among programs": (lambda: E.program_of([x, 3]), EqsynthError, "no program"),  # type: ignore[list-item]
     "a huge integer": (
         lambda: E.input("n", (2,), "int64") + (2**60 + 1), DtypeError, "too large"
     ),
@@ -296,6 +316,25 @@ def test_what_does_not_fit_is_an_error_when_it_is_built(name: str) -> None:
         build()
     assert what in caught.value.what
     assert caught.value.got and caught.value.expected
+
+
+def test_dtypes_are_names_or_those_of_torch() -> None:
+    half, y = torch.float16, E.input("y", (2, 3), torch.float64)
+    assert (y.dtype, E.weight("w", (2,), torch.bool).dtype) == ("float64", "bool")
+    made = [
+        ops.full((2,), 1.0, half), ops.arange(3, dtype=half), ops.to(y, half),
+        ops.sum(y, dtype=half), ops.prod(y, 0, dtype=half), ops.mean(y, dtype=half),
+        ops.cumsum(y, 0, half), ops.softmax(y, 0, half), ops.log_softmax(y, 0, half),
+        E.scope(lambda i: ops.to(y[i, 0], half), i=2),
+    ]  # fmt: skip
+    assert [one.dtype for one in made] == ["float16"] * len(made)
+    captured = capture_expression(E.weight("w", (2,), value=np.array([0.1, 0.2])))
+    assert captured.weights["w"].dtype == torch.float32  # floats are rounded to the declared dtype
+
+
+def test_sizes_of_numpy_are_sizes() -> None:
+    kind = E.input("x", [np.int64(2), np.int32(3)]).tensor.type
+    assert kind.shape == (2, 3) and all(type(extent) is int for extent in kind.shape)
 
 
 def test_an_error_inside_the_users_function_is_not_hidden() -> None:

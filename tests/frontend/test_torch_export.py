@@ -11,7 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eqsynth.errors import CaptureError, DtypeError, EqsynthError, ShapeError
+from eqsynth.errors import (
+    CaptureError,
+    DtypeError,
+    EqsynthError,
+    SeveralGraphsError,
+    ShapeError,
+)
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.tensor import Input, Op, Weight
@@ -585,3 +591,18 @@ def test_inputs_that_are_not_dense_leave_the_original() -> None:
         program = optimize(dense, (x,), time_limit_s=1.0)
         assert program.report.stop == "capture"
         torch.testing.assert_close(program(x), 2 * torch.eye(3))
+
+
+def test_a_file_that_torch_lacks_is_no_fault_of_the_module() -> None:
+    """torch.export writes temporary files: the reason of a full disk spoke of control flow, and the
+    module was compiled graph by graph."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            raise FileNotFoundError("No usable temporary directory found")
+        return x + 1
+
+    with pytest.raises(CaptureError) as caught:
+        capture(module(forward), (X,))
+    assert not isinstance(caught.value, SeveralGraphsError)
+    assert "temporary directory" in caught.value.expected and "No usable" in caught.value.got

@@ -19,7 +19,7 @@ from lower_cases import arguments, examples, op, scopes
 from programs import Row, convolutions, program_of, step
 from torch.utils._pytree import tree_flatten
 
-from eqsynth.errors import EqsynthError, LoweringError
+from eqsynth.errors import EqsynthError, FileError, LoweringError
 from eqsynth.extract.kernel import Kernel, contiguous
 from eqsynth.extract.layout import view_kernel
 from eqsynth.extract.schedule import Block, schedule_to_data
@@ -333,6 +333,14 @@ def test_damaged_files(saved: Path) -> None:
     assert "no manifest.json" in caught.value.got and "eqsynth optimize" in caught.value.hint
     with pytest.raises(OSError):
         load(saved.with_name("missing"))
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError) as caught:
+        load(tmp_path)
+    assert caught.value.where == str(tmp_path) and caught.value.got == "a directory"
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "missing")
 
 
 def test_a_failed_save_leaves_the_old_file(saved: Path) -> None:

@@ -195,3 +195,71 @@ def test_calls_that_only_a_file_holds(tmp_path: Path) -> None:
     for at in (torch.tensor([3, 1]), torch.tensor([-1, 1])):
         given = (x, n, by, at)
         assert_same(tmp_path / "calls.onnx", given, _Calls()(*given))
+
+
+class _Towards0(torch.nn.Module):
+    """Calls that ONNX has operators for, or nearly: it doesn't define some of their results."""
+
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, n: torch.Tensor, by: torch.Tensor,
+        bits: torch.Tensor, amount: torch.Tensor,
+    ) -> list[torch.Tensor]:  # fmt: skip
+        return [
+            torch.div(n, by, rounding_mode="trunc"), torch.fmod(x, y), torch.fmod(x, -1.5),
+            torch.fmod(x.half(), y.half()),
+            torch.div(bits, amount.clamp(min=1), rounding_mode="trunc"),
+            torch.div(n.int(), by.int(), rounding_mode="trunc"),
+            torch.bitwise_left_shift(bits, amount), torch.bitwise_right_shift(bits, amount),
+            torch.bitwise_left_shift(bits, 3), torch.bitwise_right_shift(bits, 9),
+            x.argmin(1), x.argmin(0, keepdim=True), n.argmin(-1), bits.argmin(),
+            x.min(1).indices, *n.min(0, keepdim=True), *bits.min(1),
+        ]  # fmt: skip
+
+
+def test_calls_that_round_towards_0_and_shift(tmp_path: Path) -> None:
+    """Signs, infinities, NaN, ties, the least integer, divisors with all bits set, and shifts by
+    more bits than there are."""
+    torch.manual_seed(0)
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[2.5, nan, inf, -0.5, nan, 2.5], [-inf, 1.5, inf, 4.0, 1.5, -inf],
+                      [0.5, -7.5, 3.5, -7.5, 9.25, 0.5], [nan] * 6])  # fmt: skip
+    y = torch.tensor([1.0, -2.0, 0.0, inf, nan, 3.0]) * torch.ones(4, 1)
+    n = torch.randint(-20, 20, (4, 6))
+    n[1, 2] = n[3, 2] = -(1 << 63)
+    by = torch.where(torch.rand(4, 6) < 0.5, -1, 1) * torch.randint(2, 7, (4, 6))
+    by[0] = torch.tensor([-1, 1, -1, 1, -1, 1])
+    bits = torch.randint(0, 256, (4, 6)).to(torch.uint8)
+    amount = torch.tensor([0, 1, 7, 8, 9, 255]).to(torch.uint8) * torch.ones(4, 1).byte()
+    given = x, y, n, by, bits, amount
+    program = optimized(_Towards0(), *(torch.ones_like(part) for part in given))
+    program.to_onnx(tmp_path / "calls.onnx")
+    assert_same(tmp_path / "calls.onnx", given, _Towards0()(*given))
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ((2, 3), {}),
+        ((3, 3), {"stride": 2, "padding": 1}),
+        ((2, 3), {"stride": (2, 3), "ceil_mode": True}),
+        ((2, 2), {"stride": (3, 4), "ceil_mode": True}),
+        ((2, 2), {"stride": 1, "dilation": (2, 3)}),
+    ],
+)
+def test_places_of_the_largest_in_windows(
+    kernel: tuple[int, int], options: dict[str, Any], tmp_path: Path
+) -> None:
+    class Pool(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [
+                part
+                for given in (x, x[0], x.double())
+                for part in F.max_pool2d(given, kernel, return_indices=True, **options)
+            ]
+
+    torch.manual_seed(0)
+    x = torch.randint(-4, 4, (2, 3, 7, 8)).float()
+    program = optimized(Pool(), torch.zeros_like(x))
+    program.to_onnx(tmp_path / "pool.onnx")
+    assert_same(tmp_path / "pool.onnx", [x], Pool()(x))

@@ -24,11 +24,16 @@ from eqsynth.frontend.onnx.reading import read, told_opsets
 from eqsynth.frontend.onnx.running import Runner
 from eqsynth.frontend.onnx.table import Refused
 from eqsynth.frontend.onnx.values import Mode, Value
+from eqsynth.lower.calling import Interface
 
 Tensor = torch.Tensor
 
 # The largest tensor of a model, as a share of the machine's memory.
 _SHARE: Final = 0.5
+# How example inputs are given.
+_EXAMPLES: Final = (
+    'eqsynth.optimize("model.onnx", (x,)); on the command line: eqsynth optimize --inputs FILE'
+)
 
 
 class OnnxModule(torch.nn.Module):
@@ -36,9 +41,11 @@ class OnnxModule(torch.nn.Module):
 
     Attributes:
         types: name of a parameter -> the type that the model gives for the input.
+        interface: the model's own names of its inputs and outputs.
     """
 
     types: dict[str, TypeOf]
+    interface: Interface
 
     def __init__(self, source: Any) -> None:
         super().__init__()
@@ -50,6 +57,7 @@ class OnnxModule(torch.nn.Module):
         told = {info.name: type_of(info.type) for info in model.graph.input}
         names = _Names()
         self.types = {names.of(name): told[name] for name in self._body.inputs}
+        self.interface = Interface(self._body.inputs, self._body.outputs)
         self._definitions = Definitions()
         self._most_bytes = int(psutil.virtual_memory().total * _SHARE)
         places = [o.place for o in self._body.all_operators()]
@@ -210,7 +218,7 @@ def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
                 where=name,
                 got="no tensor of a known element type",
                 expected="example inputs",
-                hint='give them: eqsynth.optimize("model.onnx", (x,))',
+                hint=f"give them: {_EXAMPLES}",
             )
         if kind.extents is None or not all(isinstance(e, int) for e in kind.extents):
             extents = kind.extents or ()
@@ -221,7 +229,7 @@ def inputs_for(module: OnnxModule, seed: int = 0) -> tuple[Tensor, ...]:
                 where=f"input {name!r}, axis {axis}",
                 got="no shape" if kind.extents is None else str(open_extent or "no size"),
                 expected="a number",
-                hint='give example inputs: eqsynth.optimize("model.onnx", (x,))',
+                hint=f"give example inputs: {_EXAMPLES}",
             )
         shape = [e for e in kind.extents if isinstance(e, int)]
         count = 1
@@ -249,7 +257,7 @@ class _Names:
     """Makes identifiers of Python, each of which is different from those before."""
 
     def __init__(self) -> None:
-        self._taken = {"self", "types", "training"}
+        self._taken = {"self", "types", "interface", "training"}
         self._copies: Counter[str] = Counter()
 
     def of(self, name: str) -> str:

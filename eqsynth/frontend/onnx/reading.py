@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import onnx
 
 from eqsynth.errors import CaptureError
+from eqsynth.frontend.onnx.graphs import OWN
 from eqsynth.lower.onnx_operator import messages_in, tensors_in
 
 # The oldest opset of ONNX's own operators that is taken.
 _OLDEST: Final = 13
+# A domain that the checker doesn't know.
+_UNKNOWN: Final = "eqsynth.withdrawn"
 
 
 def read(source: Any) -> onnx.ModelProto:
@@ -105,7 +109,8 @@ def _check(model: onnx.ModelProto, where: str) -> None:
     for message in messages_in(model):
         _check_text(message, where)
     try:
-        onnx.checker.check_model(model)
+        with _withdrawn(model):
+            onnx.checker.check_model(model)
     except Exception as error:  # ValidationError, or an error of the checker's own code
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise CaptureError(
@@ -117,6 +122,38 @@ def _check(model: onnx.ModelProto, where: str) -> None:
         ) from error
     for kind in untold:
         kind.ClearField("shape")
+
+
+@contextmanager
+def _withdrawn(model: onnx.ModelProto) -> Iterator[None]:
+    """Take operators that ONNX has withdrawn for some opsets for those of a domain that the checker
+    doesn't know. It refuses them as errors, though they have a meaning: ``GroupNormalization`` of
+    opset 18 to 20 has one scale a group."""
+    renamed: list[tuple[onnx.NodeProto, str]] = []
+    scopes: list[Any] = []
+    for scope in (model, *model.functions):
+        opsets = {o.version for o in scope.opset_import if o.domain in OWN}
+        if opsets & {18, 19, 20}:
+            inside = scope.graph if isinstance(scope, onnx.ModelProto) else scope
+            scopes.append(scope)
+            renamed += [
+                (message, message.domain)
+                for message in messages_in(inside)
+                if isinstance(message, onnx.NodeProto)
+                and message.op_type == "GroupNormalization"
+                and message.domain in OWN
+            ]
+    for scope in scopes:
+        scope.opset_import.add(domain=_UNKNOWN, version=1)
+    for node, _ in renamed:
+        node.domain = _UNKNOWN
+    try:
+        yield
+    finally:
+        for scope in scopes:
+            del scope.opset_import[-1]
+        for node, domain in renamed:
+            node.domain = domain
 
 
 def _check_text(message: Any, where: str) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eqsynth.errors import DtypeError, ShapeError
 from eqsynth.frontend.expr import Expr, as_tensor, cast, make
 from eqsynth.frontend.ops import pointwise
-from eqsynth.frontend.promotion import Number, common_dtype, number_dtype
+from eqsynth.frontend.promotion import Number, common_dtype, dtype_name, number_dtype
 from eqsynth.ir.types import MOST, is_float
+
+if TYPE_CHECKING:
+    from eqsynth.frontend.promotion import Dtype
 
 
 def iota(shape: Sequence[int], axis: int, dtype: str = "int64") -> Expr:
@@ -20,13 +24,13 @@ def iota(shape: Sequence[int], axis: int, dtype: str = "int64") -> Expr:
     return make("Iota", (), tuple(shape), axis, dtype)
 
 
-def full(size: Sequence[int], fill_value: Number, dtype: str | None = None) -> Expr:
+def full(size: Sequence[int], fill_value: Number, dtype: Dtype | None = None) -> Expr:
     """A tensor whose elements are all ``fill_value``.
 
     Raises:
         DtypeError: the dtype doesn't hold the number.
     """
-    kind = dtype or number_dtype(fill_value)
+    kind = dtype_name(dtype) or number_dtype(fill_value)
     if isinstance(fill_value, int) and kind in ("int64", "float64"):
         as_tensor(fill_value, kind)  # raises an error if a float64 doesn't hold the integer
     return make("Full", (), tuple(size), held(float(fill_value), kind), kind)
@@ -62,7 +66,7 @@ def held(value: float, dtype: str) -> float:
 
 
 def arange(
-    start: Number, end: Number | None = None, step: Number = 1, dtype: str | None = None
+    start: Number, end: Number | None = None, step: Number = 1, dtype: Dtype | None = None
 ) -> Expr:
     """The vector ``start, start + step, …`` up to ``end``, which isn't included.
 
@@ -72,8 +76,7 @@ def arange(
     """
     if end is None:
         start, end = 0, start
-    if dtype is None:
-        dtype = common_dtype([start, end, step])
+    dtype = dtype_name(dtype) or common_dtype([start, end, step])
     if step == 0 or (end - start) * step < 0:
         raise ShapeError(
             what="arange: the step doesn't lead to the end",

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eqsynth.frontend import expr
 from eqsynth.frontend.expr import Elementwise, Expr, IndexExpr, Operand, ScalarExpr, pointwise
-from eqsynth.frontend.promotion import Number, common_dtype
+from eqsynth.frontend.promotion import Number, common_dtype, dtype_name
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.operators import OPERATORS, Operator
 from eqsynth.ir.types import INTEGERS, TensorType, is_float
+
+if TYPE_CHECKING:
+    from eqsynth.frontend.promotion import Dtype
 
 
 def mapped(name: str) -> Callable[[Elementwise], Elementwise]:
@@ -328,6 +331,7 @@ def isinf(input: Elementwise) -> Elementwise:
     return eq(abs(input), math.inf)  # type: ignore[no-any-return]
 
 
-def to(input: Expr | ScalarExpr | IndexExpr, dtype: str) -> Any:
+def to(input: Expr | ScalarExpr | IndexExpr, dtype: Dtype) -> Any:
     """The input converted to ``dtype``."""
-    return expr.cast(input, dtype) if isinstance(input, Expr) else expr.cast_scalar(input, dtype)
+    name = dtype_name(dtype)
+    return expr.cast(input, name) if isinstance(input, Expr) else expr.cast_scalar(input, name)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from eqsynth.errors import DtypeError, ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr, cast, make
 from eqsynth.frontend.ops import creation, pointwise, views
-from eqsynth.frontend.promotion import Number
+from eqsynth.frontend.promotion import Number, dtype_name
 from eqsynth.ir.inference import window
 from eqsynth.ir.types import is_float, promote
+
+if TYPE_CHECKING:
+    from eqsynth.frontend.promotion import Dtype
 
 Dim = int | Sequence[int] | None
 Size = int | Sequence[int]
@@ -29,7 +33,7 @@ def _require_floats(name: str, input: Expr) -> None:
         )
 
 
-def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
+def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: Dtype | None = None) -> Expr:
     """The sum over axes, all by default; integers and bools give int64.
 
     Raises:
@@ -38,7 +42,7 @@ def sum(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None =
     return _in_whole("ReduceSum", input, dim, keepdim, dtype)
 
 
-def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
+def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: Dtype | None = None) -> Expr:
     """The product over axes, all by default; integers and bools give int64.
 
     Raises:
@@ -47,12 +51,15 @@ def prod(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None 
     return _in_whole("ReduceProd", input, dim, keepdim, dtype)
 
 
-def _in_whole(operator: str, input: Expr, dim: Dim, keepdim: bool, dtype: str | None) -> Expr:
-    """A sum or a product in ``dtype``, which is int64 by default for integers and bools.
+def _in_whole(
+    operator: str, input: Expr, dim: Dim, keepdim: bool, given: Dtype | None
+) -> Expr:
+    """A sum or a product in a dtype, which is int64 by default for integers and bools.
 
     Raises:
         UnsupportedOperatorError: integers are to be reduced as floats of 16 bits.
     """
+    dtype = dtype_name(given)
     if dtype in ("float16", "bfloat16") and not is_float(input.dtype):
         raise UnsupportedOperatorError(
             what="integers are reduced as floats of 16 bits",
@@ -64,19 +71,20 @@ def _in_whole(operator: str, input: Expr, dim: Dim, keepdim: bool, dtype: str | 
     return cast(_reduce(operator, cast(input, dtype or input.dtype), dim, keepdim), kind)
 
 
-def mean(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: str | None = None) -> Expr:
+def mean(input: Expr, dim: Dim = None, keepdim: bool = False, dtype: Dtype | None = None) -> Expr:
     """The mean over axes, all by default."""
-    if dtype is None:
+    name = dtype_name(dtype)
+    if name is None:
         _require_floats("mean", input)
         return _reduce("ReduceMean", input, dim, keepdim)
-    if not is_float(dtype):
+    if not is_float(name):
         raise DtypeError(
-            what="mean of integers", got=dtype, expected="floats", hint="take a dtype of floats"
+            what="mean of integers", got=name, expected="floats", hint="take a dtype of floats"
         )
     # Only the result is rounded: 70000 is too large for float16, but the mean of 70000 and -70000
     # isn't.
-    wide = dtype if dtype == input.dtype else promote(promote(input.dtype, dtype), "float32")
-    return cast(_reduce("ReduceMean", cast(input, wide), dim, keepdim), dtype)
+    wide = name if name == input.dtype else promote(promote(input.dtype, name), "float32")
+    return cast(_reduce("ReduceMean", cast(input, wide), dim, keepdim), name)
 
 
 def amax(input: Expr, dim: Dim = None, keepdim: bool = False) -> Expr:
@@ -148,26 +156,26 @@ def _spread(input: Expr, dim: Dim, correction: Number, keepdim: bool) -> tuple[E
     return spread, centre if keepdim or not input.ndim else views.squeeze(centre, axes)
 
 
-def cumsum(input: Expr, dim: int, dtype: str | None = None) -> Expr:
+def cumsum(input: Expr, dim: int, dtype: Dtype | None = None) -> Expr:
     """The sums of all elements up to each one along an axis: ``result[i] = sum_{k <= i} x[k]``.
 
     Raises:
         DtypeError: the elements are integers or bools, which torch adds up as int64.
     """
-    input = cast(input, dtype) if dtype else input
+    input = cast(input, dtype_name(dtype)) if dtype else input
     _require_floats("cumsum", input)
     return make("CumSum", (input,), views.axis_of(dim, input.ndim)) if input.ndim else input
 
 
-def softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
+def softmax(input: Expr, dim: int, dtype: Dtype | None = None) -> Expr:
     """``exp(x) / sum(exp(x))`` on one axis."""
-    input = cast(input, dtype) if dtype else input
+    input = cast(input, dtype_name(dtype)) if dtype else input
     return make("Softmax", (input,), views.axis_of(dim, input.ndim))
 
 
-def log_softmax(input: Expr, dim: int, dtype: str | None = None) -> Expr:
+def log_softmax(input: Expr, dim: int, dtype: Dtype | None = None) -> Expr:
     """``x - log(sum(exp(x)))`` on one axis."""
-    input = cast(input, dtype) if dtype else input
+    input = cast(input, dtype_name(dtype)) if dtype else input
     _require_floats("log_softmax", input)
     centred = pointwise.sub(input, amax(input, dim, keepdim=True))
     total = sum(pointwise.exp(centred), dim, keepdim=True)

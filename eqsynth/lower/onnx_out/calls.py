@@ -20,7 +20,8 @@ import torch
 
 from eqsynth.ir.tensor import Op
 from eqsynth.ir.types import broadcast_shapes, is_float
-from eqsynth.lower.onnx_out.functions import apply
+from eqsynth.lower.onnx_out.foreign import written_back
+from eqsynth.lower.onnx_out.functions import apply, truncated
 from eqsynth.lower.onnx_out.graph import Graph, Value, refuse, wide
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
@@ -214,14 +215,18 @@ def _of_integers(function: str, *, fmod: bool = False) -> Callable[..., Value | 
     """A row for a division of integers. ``fmod`` gives the remainder the sign of the dividend."""
 
     def row(g: Graph, x: Any, y: Any, *, rounding_mode: str = "floor") -> Value | None:
-        if not isinstance(x, Value) or is_float(x.dtype) or rounding_mode != "floor":
+        if not isinstance(x, Value) or rounding_mode not in ("floor", "trunc"):
             return None
+        if is_float(x.dtype):
+            return _float_remainder(g, x, y) if fmod else None
         if not isinstance(y, Value | int):
             return None
         divisor = y if isinstance(y, Value) else g.number(y, x.dtype)
         if divisor.dtype != x.dtype:
             return None
         wide_x, wide_y = g.cast(x, "int64"), g.cast(divisor, "int64")
+        if rounding_mode == "trunc":
+            return g.cast(truncated(g, wide_x, wide_y), x.dtype)
         made = apply(g, function, [wide_x, wide_y])
         if fmod:
             # 7 mod -3 is -2, and 1 in C: a remainder whose sign isn't the dividend's is off by one
@@ -234,6 +239,67 @@ def _of_integers(function: str, *, fmod: bool = False) -> Callable[..., Value | 
         return g.cast(made, x.dtype)
 
     return row
+
+
+def _float_remainder(g: Graph, x: Value, y: Any) -> Value | None:
+    """The remainder of floats, with the sign of the dividend."""
+    if not isinstance(y, Value | int | float):
+        return None
+    divisor = y if isinstance(y, Value) else g.number(y, x.dtype)
+    if divisor.dtype != x.dtype:
+        return None
+    inner = wide(x.dtype)
+    return g.cast(g.map("Mod", g.cast(x, inner), g.cast(divisor, inner), fmod=1), x.dtype)
+
+
+def _shifted(direction: str) -> Callable[..., Value | None]:
+    """A row for a shift of unsigned integers, of which the IR has those of 8 bits. A shift by more
+    gives 0; ONNX doesn't define it."""
+
+    def row(g: Graph, x: Any, y: Any) -> Value | None:
+        if not isinstance(x, Value) or x.dtype != "uint8":
+            return None
+        if isinstance(y, int) and y >= 0:
+            y = g.number(min(y, 8), "uint8")
+        if not isinstance(y, Value) or y.dtype != "uint8":
+            return None
+        zero, bits = g.number(0, "uint8"), g.number(8, "int32")
+        inside = g.map("Less", g.cast(y, "int32"), bits, dtype="bool")
+        made = g.map("BitShift", x, g.map("Where", inside, y, zero), direction=direction)
+        return g.map("Where", inside, made, zero)
+
+    return row
+
+
+def _max_pool_with_places(
+    g: Graph, x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,),
+    dilation: Ints = (1,), ceil_mode: bool = False,
+) -> list[Value] | None:  # fmt: skip
+    """The largest elements of windows, and their places in the plane. ONNX counts places in the
+    whole tensor."""
+    if not is_float(x.dtype) or x.rank not in (3, 4):
+        return None
+    kernel, stride, padding, dilation = (
+        list(part) * (2 // len(part)) for part in (kernel, stride or kernel, padding, dilation)
+    )
+    extents, rows, after = x.shape[-2:], list[int](), list[int]()
+    for e, k, s, p, d in zip(extents, kernel, stride, padding, dilation, strict=True):
+        room, reach = e + 2 * p, d * (k - 1) + 1
+        row = (room - reach + (s - 1 if ceil_mode else 0)) // s + 1
+        row -= ceil_mode and (row - 1) * s >= e + p  # no window begins behind the tensor
+        rows.append(row)
+        after.append(max(p, (row - 1) * s + reach - e - p))
+        if after[-1] >= k:
+            return None  # a runtime may refuse it
+    lead = x.shape[:-2]
+    planes = g.reshape(g.cast(x, wide(x.dtype)), (*(1,) * (4 - x.rank), *x.shape))
+    shape = (*planes.shape[:2], *rows)
+    most, at = g.nodes_of(
+        "MaxPool", [planes], [(shape, planes.dtype), (shape, "int64")], kernel_shape=tuple(kernel),
+        strides=tuple(stride), pads=(*padding, *after), dilations=tuple(dilation),
+    )  # fmt: skip
+    places = g.map("Mod", at, g.number(math.prod(extents), "int64"))
+    return [g.reshape(g.cast(most, x.dtype), (*lead, *rows)), g.reshape(places, (*lead, *rows))]
 
 
 def _round(g: Graph, x: Value) -> Value | None:
@@ -280,11 +346,34 @@ def _largest(g: Graph, x: Value, dim: int, keepdim: bool = False) -> list[Value]
     return [g.reshape(part, shape) for part in found]
 
 
-def _argmax(g: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | None:
-    if dim is None and keepdim:
+def _smallest(g: Graph, x: Value, dim: int, keepdim: bool = False) -> list[Value] | None:
+    """The smallest element of an axis, and its position: the first NaN if there is one."""
+    if x.dtype == "bool" or not x.rank:
         return None
-    found = _largest(g, g.reshape(x, (x.size,)) if dim is None else x, dim or 0, keepdim)
-    return None if found is None else found[1]
+    # For integers -1 - x, as the negative of the least one is no number of the dtype.
+    wider = g.cast(x, wide(x.dtype))
+    minus = g.number(-1, wider.dtype)
+    turned = g.map("Neg", wider) if is_float(x.dtype) else g.map("Sub", minus, wider)
+    found = _largest(g, turned, dim, keepdim)
+    if found is None:
+        return None
+    least = found[0]
+    back = g.map("Neg", least) if is_float(x.dtype) else g.map("Sub", minus, least)
+    return [g.cast(back, x.dtype), found[1]]
+
+
+def _position(
+    of: Callable[..., list[Value] | None]
+) -> Callable[[Graph, Value, int | None, bool], Value | None]:
+    """A row for the position of the largest or smallest element of an axis, or of the tensor."""
+
+    def row(g: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value | None:
+        if dim is None and keepdim:
+            return None
+        found = of(g, g.reshape(x, (x.size,)) if dim is None else x, dim or 0, keepdim)
+        return None if found is None else found[1]
+
+    return row
 
 
 def _along_axis(g: Graph, x: Value, index: Value, axis: int) -> Value:
@@ -334,7 +423,16 @@ _EXPORTED: Final[dict[str, Callable[..., Any]]] = {
         g, x, dim, descending
     ),
     "aten::max.dim": _largest,
-    "aten::argmax": _argmax,
+    "aten::min.dim": _smallest,
+    "aten::argmax": _position(_largest),
+    "aten::argmin": _position(_smallest),
+    **{
+        f"aten::bitwise_{way}_shift.{kind}": _shifted(way.upper())
+        for way in ("left", "right")
+        for kind in ("Tensor", "Tensor_Scalar")
+    },
+    "aten::max_pool2d_with_indices": _max_pool_with_places,
+    "eqsynth::onnx_operator": written_back,
     "aten::index_put": _index_put,
 }
 

@@ -178,6 +178,15 @@ def _divisor(g: Graph, y: Value) -> Value:
     return g.map("Where", unsafe, one, y)
 
 
+def truncated(g: Graph, x: Value, y: Value) -> Value:
+    """The quotient of signed integers, rounded towards 0; 0 if the divisor is 0."""
+    zero = _number(g, x, 0)
+    quotient = g.map("Div", x, _divisor(g, y))
+    minus = g.map("Equal", y, _number(g, y, -1), dtype="bool")
+    quotient = g.map("Where", minus, g.map("Sub", zero, x), quotient)
+    return g.map("Where", g.map("Equal", y, zero, dtype="bool"), zero, quotient)
+
+
 def _integer_remainder(g: Graph, x: Value, y: Value) -> Value:
     """The remainder of integers; 0 if the divisor is 0."""
     zero = _number(g, x, 0)

@@ -43,12 +43,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of ONNX. An optional input that is left out has an empty name."""
+    """An operator of ONNX. An optional input that is left out has an empty name.
+
+    Attributes:
+        whole: a ``NodeProto`` that has the operator and its attributes, but no names of inputs and
+            outputs; empty if ``operator`` and ``attributes`` say what the operator is.
+    """
 
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
+    whole: bytes = b""
 
 
 def refuse(where: str, got: str, expected: str) -> NoReturn:
@@ -71,10 +77,15 @@ class Graph:
         calls: the calls of torch that the ``Opaque`` operators stand for, by name.
         exported: whether the graph is a whole program for a file, which the user's runtime will
             run. An engine's region, in contrast, has to raise an error wherever torch raises one.
+        opsets: the opsets of domains other than ONNX's own.
+        prefix: what the names of values that are made here begin with; no input or output may
+            have such a name.
     """
 
     calls: Mapping[str, TorchCall] = field(default_factory=dict)
     exported: bool = False
+    prefix: str = "."
+    opsets: dict[str, int] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     arrays: dict[str, Array | torch.Tensor] = field(default_factory=dict)
     _known: dict[object, Value] = field(default_factory=dict)
@@ -96,7 +107,7 @@ class Graph:
         )
         key = (operator, names, plain, dtype)
         if key not in self._known:
-            value = Value(f".v{len(self.nodes)}", tuple(shape), dtype)
+            value = Value(f"{self.prefix}v{len(self.nodes)}", tuple(shape), dtype)
             self.nodes.append(Node(operator, names, (value.name,), plain))
             self._known[key] = value
         return self._known[key]
@@ -113,8 +124,33 @@ class Graph:
         key = (operator, names, tuple(sorted(attributes.items())))
         places = [(key, n) for n in range(len(results))]
         if places[0] not in self._known:
-            made = [Value(f".v{len(self.nodes)}.{n}", *kind) for n, kind in enumerate(results)]
+            name = f"{self.prefix}v{len(self.nodes)}"
+            made = [Value(f"{name}.{n}", *kind) for n, kind in enumerate(results)]
             self.nodes.append(Node(operator, names, tuple(v.name for v in made), key[2]))
+            self._known |= zip(places, made, strict=True)
+        return [self._known[place] for place in places]
+
+    def foreign(
+        self,
+        whole: bytes,
+        inputs: Sequence[Value | None],
+        results: Sequence[tuple[Shape, str]],
+        used: Sequence[bool],
+    ) -> list[Value]:
+        """Return the results of an operator that is given as a ``NodeProto``.
+
+        Args:
+            whole: see :class:`Node`.
+            used: for each output of the operator, whether it is one of the results.
+        """
+        names = tuple("" if value is None else value.name for value in inputs)
+        places = [(whole, names, n) for n in range(len(results))]
+        if places[0] not in self._known:
+            name = f"{self.prefix}v{len(self.nodes)}"
+            made = [Value(f"{name}.{n}", *kind) for n, kind in enumerate(results)]
+            left = iter(made)
+            outputs = tuple(next(left).name if part else "" for part in used)
+            self.nodes.append(Node("", names, outputs, whole=whole))
             self._known |= zip(places, made, strict=True)
         return [self._known[place] for place in places]
 
@@ -125,7 +161,7 @@ class Graph:
         held = np.ascontiguousarray(array.astype(_numpy(dtype))).reshape(array.shape)
         key = (held.tobytes(), held.shape, dtype)
         if key not in self._known:
-            value = Value(f".a{len(self.arrays)}", held.shape, dtype)
+            value = Value(f"{self.prefix}a{len(self.arrays)}", held.shape, dtype)
             self.arrays[value.name] = held
             self._known[key] = value
         return self._known[key]

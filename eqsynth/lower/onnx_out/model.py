@@ -26,8 +26,12 @@ def to_model(
 
     nodes = [_node(node) for node in graph.nodes]
     # Identity gives each output its name: an output may be an input, a constant, or equal to
-    # another one.
-    nodes += [helper.make_node("Identity", [value.name], [name]) for name, value in outputs]
+    # another one. A model may also return an input under the input's own name.
+    nodes += [
+        helper.make_node("Identity", [value.name], [name])
+        for name, value in outputs
+        if name != value.name
+    ]
     made = helper.make_graph(
         nodes,
         "eqsynth",
@@ -35,10 +39,10 @@ def to_model(
         [_info(name, value.shape, value.dtype) for name, value in outputs],
         [_tensor(name, array) for name, array in graph.arrays.items()],
     )
+    opsets = [helper.make_opsetid(d, n) for d, n in ({"": OPSET} | graph.opsets).items()]
     return helper.make_model(
-        made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
-        producer_name="eqsynth",
-    )  # fmt: skip
+        made, opset_imports=opsets, ir_version=IR_VERSION, producer_name="eqsynth"
+    )
 
 
 def element_type(dtype: str) -> int:
@@ -47,8 +51,13 @@ def element_type(dtype: str) -> int:
 
 
 def _node(node: Node) -> Any:
-    from onnx import helper
+    from onnx import NodeProto, helper
 
+    if node.whole:
+        made = NodeProto.FromString(node.whole)
+        made.input.extend(node.inputs)
+        made.output.extend(node.outputs)
+        return made
     attributes = dict(node.attributes)
     if node.operator == "Cast":
         attributes["to"] = element_type(attributes["to"])

@@ -53,6 +53,8 @@ def _unknown(terms: tuple[Tensor, ...], known: Mapping[Tensor, Value]) -> list[T
 
 def _emitted(graph: Graph, term: Tensor, values: Mapping[Tensor, Value]) -> Value:
     """Return the value of a term, given the values of its arguments."""
+    if graph.exported and 0 in term.shape:
+        return graph.array(np.zeros(term.shape), term.dtype)
     if 0 in term.shape or any(0 in arg.shape for arg in args_of(term)):
         refuse(term.label, str(term.type), "tensors with elements")
     if isinstance(term, Scope):

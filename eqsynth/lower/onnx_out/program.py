@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from eqsynth.errors import EqsynthError, LoweringError, UnsupportedOperatorError
 from eqsynth.ir.tensor import Region, args_of
+from eqsynth.lower.calling import Interface
 from eqsynth.lower.onnx_out.graph import Graph, Value
 from eqsynth.lower.onnx_out.model import to_model
 from eqsynth.lower.onnx_out.operators import emit, region_values
@@ -57,7 +58,7 @@ def write(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
 def program_model(program: CompiledProgram) -> Any:
     """Return the program as a ``ModelProto``. Its inputs have their own names, in the order of a
     call's arguments. Its outputs are ``output0``, ``output1``, …, the tensors in the result of a
-    call from left to right.
+    call from left to right. If the program was an ONNX model, both have that model's names.
 
     Raises:
         UnsupportedOperatorError, LoweringError: as :func:`write`.
@@ -77,14 +78,17 @@ def program_model(program: CompiledProgram) -> Any:
             hint="make the buffers inputs and results of forward()",
         )
     opaque = program.recipe.opaque if program.recipe is not None else {}
-    graph, values = Graph(plain_calls(opaque), exported=True), dict[str, Value]()
-    for parameter in program.inputs:
-        given = parameter.input
-        values[given.name] = Value(given.name, given.shape, given.dtype)
+    places = _results(program)
+    inputs, outputs = _names(program, places)
+    prefix = _unlike((*inputs, *outputs))
+    graph = Graph(plain_calls(opaque), exported=True, prefix=prefix)
+    values: dict[str, Value] = {}
+    for name, parameter in zip(inputs, program.inputs, strict=True):
+        values[parameter.input.name] = Value(name, parameter.input.shape, parameter.input.dtype)
     for n, (name, array) in enumerate(program.constants.items()):
         dtype = str(array.dtype).removeprefix("torch.")
-        values[name] = Value(f".w{n}", tuple(array.shape), dtype)
-        graph.arrays[f".w{n}"] = array
+        values[name] = Value(f"{prefix}w{n}", tuple(array.shape), dtype)
+        graph.arrays[f"{prefix}w{n}"] = array
     for step in program.steps:
         term = step.kernel.term
         known = dict(zip(args_of(term), (values[name] for name in step.args), strict=True))
@@ -97,9 +101,45 @@ def program_model(program: CompiledProgram) -> Any:
             error.where = step.label or f"{step.name} ({error.where})"
             raise
         values |= zip(step.results, results, strict=True)
-    places = [values[name] for name in _results(program)]
-    inputs = {parameter.input.name: parameter.input.type for parameter in program.inputs}
-    return to_model(graph, inputs, [(f"output{n}", value) for n, value in enumerate(places)])
+    kinds = {
+        name: parameter.input.type for name, parameter in zip(inputs, program.inputs, strict=True)
+    }
+    results = [values[name] for name in places]
+    return to_model(graph, kinds, list(zip(outputs, results, strict=True)))
+
+
+def _names(
+    program: CompiledProgram, places: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The names of the file's inputs and outputs: those of the ONNX model that the program was read
+    from, if it was.
+
+    A sequence of tensors among that model's inputs or outputs is several inputs or outputs here,
+    which that model has no names for.
+
+    Args:
+        places: the names of the values that a call returns.
+    """
+    inputs = [parameter.input.name for parameter in program.inputs]
+    convention: Any = getattr(program.calling, "convention", program.calling)
+    told: Interface | None = getattr(convention, "interface", None)
+    if told is not None and len(told.outputs) == len(set(told.outputs)) == len(places):
+        if len(told.inputs) == len(convention.arguments) == len(inputs):
+            for name, place in zip(told.inputs, convention.arguments, strict=True):
+                inputs[place] = name
+            return inputs, told.outputs
+    stem = "output"
+    while any(f"{stem}{n}" in inputs for n in range(len(places))):
+        stem += "_"
+    return inputs, [f"{stem}{n}" for n in range(len(places))]
+
+
+def _unlike(names: Sequence[str]) -> str:
+    """A beginning that none of these names has: a dot, or several."""
+    found = "."
+    while any(name.startswith(found) for name in names):
+        found += "."
+    return found
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,33 @@ def test_a_loop_that_is_counted_is_unrolled() -> None:
     torch.testing.assert_close(rows, torch.stack([x * w ** (i + 1) + i for i in range(4)]))
 
 
+def test_a_loop_that_is_given_no_condition_ignores_its_body_s() -> None:
+    """As in ONNX's text, ``cond = ...; // ignored``. Its evaluator and ONNX Runtime stop."""
+    kinds = {"i": (I64, []), "go": (onnx.TensorProto.BOOL, []), "s": (F, [2])}
+    infos = {name: helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()}
+    outputs = [
+        helper.make_tensor_value_info("stop", onnx.TensorProto.BOOL, []),
+        helper.make_tensor_value_info("t", F, [2]),
+    ]
+    steps = [node("Add", "s s", "t"), node("Identity", "no", "stop")]
+    body = helper.make_graph(steps, "body", list(infos.values()), outputs)
+    loop = node("Loop", "n - x", "y", body=body)
+    constants = {"n": np.int64(3), "no": np.array(False)}
+    module, args = module_of(model([loop], {"x": (F, [2])}, ["y"], constants), (), {})
+    torch.testing.assert_close(module(*args), 8 * args[0])
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.6])
+def test_corners_are_aligned_by_the_size_that_is_not_rounded(scale: float) -> None:
+    resize = node("Resize", "x - s", "y", mode="linear",
+                  coordinate_transformation_mode="align_corners")  # fmt: skip
+    sizes = {"s": np.array([1, 1, scale, scale], np.float32)}
+    proto = model([resize], {"x": (F, [1, 2, 5, 7])}, ["y"], sizes, opsets={"": 19})
+    x = torch.randn(1, 2, 5, 7)
+    module, _ = module_of(proto, (x,), {})
+    close(module(x), expected(proto, x)[0])
+
+
 @pytest.mark.rotating
 def test_a_foreign_operator_stays_as_it_is_and_is_saved(tmp_path: Path) -> None:
     """A binarizer of ``ai.onnx.ml``, between operators that are known."""
@@ -191,6 +218,22 @@ def test_an_operator_that_nothing_knows_is_named_with_its_place() -> None:
         eqsynth.optimize(proto)
     assert "com.example::Twirl of opset 3" in error.value.what
     assert "here" in error.value.where
+
+
+@pytest.mark.parametrize("opset", [18, 20, 21])
+def test_a_group_norm_is_scaled_by_group_or_by_channel(opset: int) -> None:
+    """Until opset 20 it has one scale a group, which ONNX's checker refuses as withdrawn."""
+    scales = 2 if opset < 21 else 6
+    norm = node("GroupNormalization", "x s b", "y", num_groups=2, epsilon=1e-2)
+    constants = {"s": weights(scales) + 1, "b": weights(scales, seed=1)}
+    proto = model([norm], {"x": (F, [2, 6, 5])}, ["y"], constants, opsets={"": opset})
+    stored = proto.SerializeToString()
+    x = torch.randn(2, 6, 5)
+    module, args = module_of(proto, (x,), {})
+    close(module(x), expected(proto, x)[0])
+    captured = capture(module, args)
+    assert not [t for t in captured.program.terms() if getattr(t, "name", "") == "Opaque"]
+    assert proto.SerializeToString() == stored
 
 
 def test_an_open_size_asks_for_inputs() -> None:
