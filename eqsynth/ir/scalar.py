@@ -236,7 +236,12 @@ def total(terms: Sequence[Scalar]) -> Scalar:
 
 def quotient(over: Scalar, under: Scalar) -> Scalar:
     """Return ``over / under``; divided by a power of two, as the product with its inverse, which is
-    the same to the last bit. So ``(a + b) / 2`` and ``0.5 * (a + b)`` are one scalar."""
+    the same to the last bit. So ``(a + b) / 2`` and ``0.5 * (a + b)`` are one scalar. The quotient
+    of two numbers is a number: a float64 is precise enough to be rounded again."""
+    if isinstance(over, Num) and isinstance(under, Num) and under.value:
+        value = over.value / under.value
+        if math.isfinite(value):
+            return Num(value)
     if isinstance(under, Num) and is_float(dtype_of(over) or ""):
         part, power = math.frexp(under.value)  # 2**k is 0.5 * 2**(k + 1)
         if abs(part) == 0.5 and abs(power - 1) <= _POWERS:

@@ -100,6 +100,12 @@ def centred_rows() -> Tensor:
     return op("Matmul", op("Sub", identity(6), number(1 / 6)), leaf("x", 6, 2))
 
 
+def centred_by_ones() -> Tensor:
+    """(eye - ones / 6) @ x, the same."""
+    ones = op("Full", attrs=((6, 6), 1.0, "float32"))
+    return op("Matmul", op("Sub", identity(6), op("Div", ones, number(6.0))), leaf("x", 6, 2))
+
+
 def polynomial_of_a_matrix() -> Tensor:
     """(a @ a + a) @ x = a @ (a @ x) + a @ x."""
     a = leaf("a", 9, 9)
@@ -214,6 +220,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     ),
     # x - mean(x), with the mean of 12 elements and a number
     "centred-rows": (centred_rows, 26),
+    "centred-by-ones": (centred_by_ones, 26),
     # a[i] * x[i, j] + b[i] * x[i - 1, j] + x[i, j]
     "diagonals": (SMALL["diagonals"], 46),
     # x[i + 1, j] + x[i - 1, j] - 2 * x[i, j]

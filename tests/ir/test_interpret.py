@@ -307,6 +307,12 @@ def test_a_quotient_by_a_power_of_two_is_a_product(under: float) -> None:
     np.testing.assert_allclose(run(Scope((2,), (), found), x=values), values / under)
 
 
+def test_a_quotient_of_numbers_is_a_number() -> None:
+    assert quotient(Num(1.0), Num(6.0)) == Num(1 / 6)
+    for over, under in ((1.0, 0.0), (1e300, 1e-300), (INF, INF), (0.0, 0.0)):
+        assert quotient(Num(over), Num(under)) == Call("div", (Num(over), Num(under)))
+
+
 @pytest.mark.parametrize("under", [Num(3.0), Num(0.0), Num(2.0**15), Num(float("inf")), U8])
 def test_other_quotients_stay(under: Scalar) -> None:
     x = Read(leaf("x", 2), (it(0, 2),))
