@@ -30,14 +30,12 @@ class LawsOnly:
         return _hides_by_product(self._graph, ref, member) or self._multiplies(ref, member)
 
     def _multiplies(self, ref: ClassRef, member: Tensor) -> bool:
-        """Whether a scope, not one of the original, multiplies by the reciprocal of a tensor by
-        which another member divides."""
+        """Whether a scope multiplies by the reciprocal of a tensor by which another member
+        divides."""
         if not self._reciprocals or not isinstance(member, Scope):
             return False
         found = {leaf.tensor for leaf in leaves(member.body) if isinstance(leaf, Read)}
-        if not found & self._reciprocals or member in self._graph.original.get(ref, ()):
-            return False
-        return any(map(_divides, self._graph.classes[ref]))
+        return bool(found & self._reciprocals) and any(map(_divides, self._graph.classes[ref]))
 
 
 def _is_reciprocal(member: Tensor) -> bool:

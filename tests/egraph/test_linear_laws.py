@@ -124,6 +124,15 @@ def test_a_quotient_by_constants_is_a_product() -> None:
     assert end(linear.invariants(canonical(Scope((3, 2), (), Call("div", (f, each)))))) is None
 
 
+def test_a_number_behind_a_bias_goes_into_the_weights() -> None:
+    x, w, b = eqsynth.input("x", (5, 8)), eqsynth.weight("w", (8, 6)), eqsynth.weight("b", (6,))
+    for scaled in ((x @ w + b) * 0.3, (x @ w + b) / 3, (x @ w + b) / 3 + b):
+        graph = saturate(program_of(scaled)[0].outputs[0])
+        assert least_flops(graph) == 2 * 5 * 8 * 6 + 5 * 6
+        bodies = [m.body for ms in graph.classes.values() for m in ms if isinstance(m, Scope)]
+        assert not any(isinstance(b, Call) and b.fn == "reciprocal" for b in bodies)
+
+
 def test_an_exact_difference_is_not_taken_apart() -> None:
     """x - m may be exact; x/s - m/s is rounded. What a sum has rounded already is taken apart."""
     b, m, s = (eqsynth.weight(name, (4,)) for name in "bms")
@@ -151,6 +160,10 @@ def test_a_scaled_product_of_smaller_constants_is_seen_through() -> None:
         if found > 5 * 8 * 2 + 5 * 8:
             missed[name] = found
     assert not missed
+    y, p, q = (eqsynth.input("y", (5, 16)), eqsynth.weight("p", (16, 2)),
+               eqsynth.weight("q", (2, 16)))  # fmt: skip
+    half = y @ (0.5 * (p @ q))
+    assert least_flops(saturate(program_of(half)[0].outputs[0])) == 2 * (2 * 5 * 16 * 2)
     full = x @ (eqsynth.weight("w", (8, 8)) / 3)
     assert least_flops(saturate(program_of(full)[0].outputs[0])) == 5 * 8 * 8 * 2
 

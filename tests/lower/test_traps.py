@@ -105,7 +105,7 @@ def test_a_program_of_doubles_rounds_where_it_says() -> None:
 
 
 def test_what_changes_in_place_stays_as_it_is() -> None:
+    counted = torch.ones(3)
     with _Doubles():
-        ones = torch.ones(3, dtype=torch.int64)
-        ones.add_(1)
-    assert ones.dtype == torch.int64 and ones.sum() == 6
+        counted.add_(1)
+    assert counted.dtype == torch.float32 and counted.sum() == 6
