@@ -76,6 +76,9 @@ ACCEPTED: Final[Mapping[str, tuple[int, str]]] = {
                     (2, "0 and 1 times f are exact, also of integers")),
     "diagonal": (3, "where j is i, F(j, i) and F(i, j) are F(i, i); 0 times an integer is 0"),
     "diagonal-term": (11, "the same; what is compared is finite"),
+    **dict.fromkeys(("scale-of-shifted", "scale-of-shifted-and-shift"),
+                    (18, "what is constant, and where it is worth doing, are no conditions of the "
+                     "equality; f may be infinite; integers that wrap are a ring")),
 }  # fmt: skip
 """Rule -> the number of its mutants that are as true as the rule, and the reason.
 

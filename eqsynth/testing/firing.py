@@ -20,6 +20,7 @@ from eqsynth.ir.index import It
 from eqsynth.ir.scalar import iterators
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor, args_of, over, topological
 from eqsynth.rules import Rule, RuleSet
+from eqsynth.rules.scope_rules.syntax import Has
 from eqsynth.testing.templates import Sample
 
 BUDGET: Final = 100_000
@@ -46,14 +47,25 @@ class Pair:
 
 
 def alone(rules: RuleSet, rule: Rule) -> RuleSet:
-    """The rule set with this rule, the rules that apply its law, and the analyses alone."""
+    """The rule set with this rule, the rules that apply its law, and the analyses alone.
+
+    A condition that says where a rule is worth asking (``summed F``) is left out: the rule is true
+    without it, or it is no rule."""
     kept = tuple(
-        r
+        _anywhere(r)
         for r in rules.rules
         if r.kind == "analysis" or r is rule or (rule.law and r.kind == "law-apply" and
                                                  r.law == rule.law)
     )  # fmt: skip
     return replace(rules, rules=kept)
+
+
+def _anywhere(rule: Rule) -> Rule:
+    told = rule.scopes
+    if told is None:
+        return rule
+    kept = tuple(c for c in told.conditions if not (isinstance(c, Has) and c.what == "summed"))
+    return rule if kept == told.conditions else replace(rule, scopes=replace(told, conditions=kept))
 
 
 def fire(rules: RuleSet, rule: Rule, samples: Sequence[Sample]) -> list[Pair]:
