@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.ir.scalar import Call, Prod, Read, composites, leaves
-from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor
+from eqsynth.ir.tensor import ClassRef, Op, Scope, Tensor, args_of
 
 
 class LawsOnly:
@@ -30,12 +30,16 @@ class LawsOnly:
         return _hides_by_product(self._graph, ref, member) or self._multiplies(ref, member)
 
     def _multiplies(self, ref: ClassRef, member: Tensor) -> bool:
-        """Whether a scope multiplies by the reciprocal of a tensor by which another member
-        divides."""
-        if not self._reciprocals or not isinstance(member, Scope):
+        """Whether a scope multiplies by the reciprocal of a tensor, and another member divides and
+        does without reciprocals. (``x * {1 / s} / 3`` is no reason not to compute itself.)"""
+        if not self._reciprocals or not isinstance(member, Scope) or not self._reads(member):
             return False
-        found = {leaf.tensor for leaf in leaves(member.body) if isinstance(leaf, Read)}
-        return bool(found & self._reciprocals) and any(map(_divides, self._graph.classes[ref]))
+        others = self._graph.classes[ref]
+        return any(_divides(other) and not self._reads(other) for other in others)
+
+    def _reads(self, member: Tensor) -> bool:
+        """Whether a member reads a reciprocal."""
+        return not self._reciprocals.isdisjoint(args_of(member))
 
 
 def _is_reciprocal(member: Tensor) -> bool:
@@ -47,9 +51,15 @@ def _is_reciprocal(member: Tensor) -> bool:
 
 
 def _divides(member: Tensor) -> bool:
-    if isinstance(member, Scope):
-        return any(isinstance(part, Call) and part.fn == "div" for part in composites(member.body))
-    return isinstance(member, Op) and member.name == "Div"
+    """Whether a member divides by a tensor that isn't constant."""
+    if isinstance(member, Op):
+        return member.name == "Div" and not member.args[1].constant
+    return isinstance(member, Scope) and any(
+        isinstance(part, Call)
+        and part.fn == "div"
+        and not all(leaf.tensor.constant for leaf in leaves(part.args[1]) if isinstance(leaf, Read))
+        for part in composites(member.body)
+    )
 
 
 def _hides_by_product(graph: EGraph, ref: ClassRef, member: Tensor) -> bool:
