@@ -23,7 +23,14 @@ from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.same import Same
 from eqsynth.egraph.scope_rules.matching import zeros_outside
 from eqsynth.egraph.tactics.moving import termwise
-from eqsynth.egraph.tactics.ordering import FEWER, in_best_order, is_constant, points, work
+from eqsynth.egraph.tactics.ordering import (
+    FEWER,
+    in_best_order,
+    is_constant,
+    is_one_sided,
+    points,
+    work,
+)
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.splitting import read_terms
 from eqsynth.ir.index import It
@@ -134,8 +141,9 @@ def _foldable(scope: Scope) -> list[Scalar] | None:
         small = [f for f in constants if f is not w and iterators(f) <= iterators(w)]
         if small and isinstance(w, Read):
             # A read beyond the end of w, or of elements of w that repeat, makes a larger product.
+            # Of the end of a running sum, 2 * ones[i - k], it would make a matrix.
             large = points(iterators(w)) > w.tensor.type.size
-            if not large or all(isinstance(f, Num) for f in small):
+            if not large or all(isinstance(f, Num) for f in small) and not is_one_sided(w):
                 return [w, *small]
     return None
 

@@ -9,7 +9,7 @@ themselves, which factoring proposes (``contraction.factor``).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from eqsynth.calculus.conditions import support
 from eqsynth.egraph.scope_rules.matching import zeros_outside
@@ -33,13 +33,15 @@ def in_best_order(scope: Scope, diagonals: bool = True) -> int:
     A factor that alone has an iterator of the reduction is summed over it first. A product of more
     than ``MAX_ORDERED`` factors counts as one contraction of all. Numbers don't count as factors,
     and what is computed of constants alone counts nothing, unless all factors are constant. With
-    ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``.
+    ``diagonals``, a sum over k of ``one[k - i] * x[k]`` is ``x[i]``. A sum over k of
+    ``ones[i - k] * x[k]`` runs through the places of x once (``prefix.py``).
     """
     factors = [factor for factor in factors_of(scope.body) if not isinstance(factor, Num)]
     used = [iterators(factor) for factor in factors]
     for it, place in _deltas(scope) if diagonals else ():
         used = [(own - {it}) | place if it in own else own for own in used]
-    if not 2 < len(used) <= MAX_ORDERED:
+    running = _running(scope, factors)
+    if not (1 if running else 2) < len(used) <= MAX_ORDERED:
         return min(math.prod(scope.extents), points(set[It]().union(*used)))
     reduced, everything = set(reduction_iterators(scope)), (1 << len(used)) - 1
     constants = sum(1 << n for n, factor in enumerate(factors) if is_constant(factor))
@@ -49,16 +51,44 @@ def in_best_order(scope: Scope, diagonals: bool = True) -> int:
     ]
     # What a side leaves to the rest: all of its iterators that aren't summed within it.
     left = [own - (reduced - its[everything & ~side]) for side, own in enumerate(its)]
+
+    def joined(a: int, b: int) -> int:
+        for ones, other in ((a, b), (b, a)):
+            it = running.get(ones)
+            if it in left[other] - left[ones | other] and not (its[ones] - {it}) & left[other]:
+                return points(left[other])
+        return points(left[a] | left[b])
+
     best = [0] * (everything + 1)
     for side in range(1, everything + 1):
         parts = [(one, side & ~one) for one in range(1, side) if one & side == one]
         if not side & ~constants and constants != everything:
             best[side] = 0
         elif parts:
-            best[side] = min(best[a] + best[b] + points(left[a] | left[b]) for a, b in parts)
+            best[side] = min(best[a] + best[b] + joined(a, b) for a, b in parts)
         elif left[side] != its[side]:
             best[side] = points(its[side])
     return best[everything]
+
+
+def _running(scope: Scope, factors: Sequence[Scalar]) -> dict[int, It]:
+    """Return the factors that end a sum at a place, as bits, and the iterator that is summed:
+    ``ones[i - k]`` of ``sum_k ones[i - k] * x[k]``. Any constant vector may be one of ones."""
+    found: dict[int, It] = {}
+    for n, factor in enumerate(factors):
+        if isinstance(factor, Read) and factor.tensor.constant and is_one_sided(factor):
+            over = [it for it in reduction_iterators(scope) if it in iterators(factor)]
+            if len(over) == 1:
+                found[1 << n] = over[0]
+    return found
+
+
+def is_one_sided(read: Read) -> bool:
+    """Whether the read has one index, which may be below the tensor, and is never beyond it."""
+    if len(read.index) != 1 or read.fill != 0:
+        return False
+    low, high = read.index[0].range()
+    return low < 0 <= high < read.tensor.shape[0]
 
 
 def _deltas(scope: Scope) -> Iterator[tuple[It, set[It]]]:

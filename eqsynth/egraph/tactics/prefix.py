@@ -23,6 +23,7 @@ from eqsynth.calculus.recount import Count, Recount
 from eqsynth.calculus.select import Numbers
 from eqsynth.egraph.defined import comprehension
 from eqsynth.egraph.tactics.opening import matched
+from eqsynth.egraph.tactics.ordering import is_one_sided
 from eqsynth.egraph.tactics.paths import Path, path
 from eqsynth.egraph.tactics.requests import number_of, settled, some
 from eqsynth.egraph.view import View
@@ -73,7 +74,8 @@ def match_cumsum(view: View, row: Sequence[Any]) -> Iterable[Steps]:
 
 def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> Iterator[Path]:
     """Yield the paths on which ``k`` becomes ``e - q``, for each factor ``ones[e - k]``; and, with
-    k counted backward first, ``e + q`` for ``ones[k - e]``.
+    k counted backward first, ``e + q`` for ``ones[k - e]``. In place of ones, any number will do:
+    a scale of the other factors may have got into them.
 
     Args:
         turned: whether an iterator has been counted backward.
@@ -84,7 +86,8 @@ def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> I
             continue
         (index,) = factor.index
         over = [it for it in index.iterators() if it in reduced]
-        if len(over) != 1 or number(factor.tensor) != 1.0:
+        value = number(factor.tensor)
+        if len(over) != 1 or not value:
             continue
         (it,), slot = over, len(scope.extents)
         if index.coefficient(it.slot) == 1 and not turned:
@@ -96,15 +99,7 @@ def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> I
             end = index + bare(it)
             steps = It(slot, end.range()[1] + 1)
             recount = Recount((Count(it, end - bare(steps), (steps,)),))
-            yield from some(path(scope, recount, Numbers(((factor.tensor, 1.0),))))
-
-
-def is_one_sided(read: Read) -> bool:
-    """Whether the read has one index, which may be below the tensor, and is never beyond it."""
-    if len(read.index) != 1 or read.fill != 0:
-        return False
-    low, high = read.index[0].range()
-    return low < 0 <= high < read.tensor.shape[0]
+            yield from some(path(scope, recount, Numbers(((factor.tensor, value),))))
 
 
 def _runs(scope: Scope) -> Iterator[_Run]:
