@@ -38,7 +38,6 @@ from eqsynth.ir.scalar import (
     Num,
     Read,
     Scalar,
-    Sum,
     factors_of,
     iterators,
     product,
@@ -215,14 +214,15 @@ def distribute(
         return None
     if inner.reduction or len(terms) < 2 or not all(_is_monomial(term) for term in terms):
         return None
-    factors.remove(read)
+    times = factors.count(read)
+    factors = [factor for factor in factors if factor != read]
     moved = [substitute(term, lambda it: read.index[it.slot]) for term in terms]
-    if not read.in_range() and not (moved == read_terms(read, inner) and padded(moved)):
+    if not read.in_range() and (times > 1 or not padded(moved) or moved != read_terms(read, inner)):
         return None
-    parts = [product([*factors, term]) for term in moved]
+    parts = [product([*factors, *each]) for each in _powers(moved, times)]
     # x[i] - x[i] is 0 before a product, and a rounding after it.
     adds = not any(isinstance(f, Num) and f.value < 0 for t in terms for f in factors_of(t))
-    once = all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
+    once = times == 1 and all(f.tensor != read.tensor for f in factors if isinstance(f, Read))
     if not adds and not once and not read.tensor.constant:
         # With c = x - mean(x), sum_k c[k, i] c[k, j] is a covariance. Multiplied out it is
         # sum_k x[k, i] x[k, j] - n m[i] m[j]: a small difference of large numbers.
@@ -279,14 +279,19 @@ def distribute(
     if read.tensor.constant:
         if FEWER * sum(cost(part, MAX_DEPTH) for part in parts) > ordered:
             return None
+    elif times > 1:
+        if not adds or not all(FEWER * cost(part, 0) <= ordered for part in parts):
+            return None
     elif sum(not is_less(part, term) for part, term in zip(parts, terms, strict=True)) > 1:
         return None
     if not read.in_range():
         termed = termwise(Scope(scope.traversal, scope.reduction, total(parts))).other
         return path(scope, Same(termed, ((read.tensor, inner),)))
-    inlined = path(scope, Inline(read, inner))
-    split = inlined and inlined.then(Rearrange(_multiplied(inlined.scope.body)))
-    return split and split.then(termwise(split.scope))
+    found: Path | None = Path(scope)
+    for _ in range(times):
+        found = found and found.then(Inline(read, inner))
+    found = found and found.then(Rearrange(total(parts)))
+    return found and found.then(termwise(found.scope))
 
 
 def _each_term(part: Scalar, read: Read, inner: Scope) -> list[Scalar]:
@@ -330,14 +335,13 @@ def _size(term: Scope, number: Callable[[Tensor], float | None]) -> tuple[float,
     return size, None not in known and not term.reduction
 
 
-def _multiplied(body: Scalar) -> Scalar:
-    """``a * (b + c)`` as ``a * b + a * c``."""
-    factors = factors_of(body)
-    at = next((n for n, factor in enumerate(factors) if isinstance(factor, Sum)), None)
-    if at is None:
-        return body
-    rest = [*factors[:at], *factors[at + 1 :]]
-    return total([product([*rest, term]) for term in terms_of(factors[at])])
+def _powers(terms: Sequence[Scalar], times: int) -> Iterator[list[Scalar]]:
+    """The terms of a power of a sum: of ``(b + c)^2``, ``b b``, ``2 b c`` and ``c c``."""
+    for picked in itertools.combinations_with_replacement(range(len(terms)), times):
+        ways = math.factorial(times)
+        for n in set(picked):
+            ways //= math.factorial(picked.count(n))
+        yield [*([Num(float(ways))] if ways > 1 else []), *(terms[n] for n in picked)]
 
 
 def _is_monomial(term: Scalar) -> bool:
