@@ -397,15 +397,23 @@ def _is_written_out(term: Op, place: Mapping[Tensor, int]) -> bool:
 
 
 def _is_narrow(term: Tensor) -> bool:
-    """Whether the term is a contraction, perhaps scaled or viewed, of so few products that its
-    square is less work opened: ``(q kᵀ)^2 v`` of d columns and more than ``FEWER * d^2`` rows is
-    ``d^2`` columns of products of columns of q, times such columns of k and v."""
-    while isinstance(term, Op) and (term.row.kind == "view" or _is_scaling(term)):
+    """Whether the term is a contraction, perhaps scaled, shifted or viewed, of so few products that
+    its square is less work opened: ``(q kᵀ)^2 v`` of d columns and more than ``FEWER * d^2`` rows
+    is ``d^2`` columns of products of columns of q, times such columns of k and v."""
+    while isinstance(term, Op) and (term.row.kind == "view" or _is_moved(term)):
         term = next(arg for arg in term.args if not arg.constant)
     if not _is_contraction(term):
         return False
     added = flops(term) // max(2 * term.type.size, 1)
     return FEWER * added * added <= max(term.shape, default=1)
+
+
+def _is_moved(term: Op) -> bool:
+    """Whether the operator scales one tensor by a number, or adds a smaller constant to it."""
+    varying = [arg for arg in term.args if not arg.constant]
+    shifts = term.name in _SUMS and len(varying) == 1
+    smaller = all(arg in varying or arg.type.size < term.type.size for arg in term.args)
+    return _is_scaling(term) or (shifts and smaller)
 
 
 def _is_averaged(contraction: Op, users: Mapping[Tensor, Sequence[Tensor]]) -> bool:
