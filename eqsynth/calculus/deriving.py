@@ -27,7 +27,7 @@ from eqsynth.calculus.inline import Inline, inline
 from eqsynth.calculus.pick import Pick, pick
 from eqsynth.calculus.rearrange import Rearrange, rearrange
 from eqsynth.calculus.recount import Cover, Recount, cover, recount
-from eqsynth.calculus.restrict import Reach, Restrict, guarded, reach, restrict
+from eqsynth.calculus.restrict import Hide, Reach, Restrict, guarded, hide, reach, restrict
 from eqsynth.calculus.same import Same, same
 from eqsynth.calculus.select import Numbers, number
 from eqsynth.calculus.sign import Unclip, unclip
@@ -69,8 +69,8 @@ class Least:
 
 
 Step = (
-    Close | Commute | Cover | Define | Inline | Inside | Least | Match | Numbers | Pick | Reach
-    | Rearrange | Recount | Restrict | Same | Unclip
+    Close | Commute | Cover | Define | Hide | Inline | Inside | Least | Match | Numbers | Pick
+    | Reach | Rearrange | Recount | Restrict | Same | Unclip
 )  # fmt: skip
 
 Steps = tuple[Step, ...]
@@ -126,9 +126,9 @@ def match(tensor: Tensor, given: Match) -> Tensor:
 
 
 LAWS: Final[Mapping[type[Any], Callable[[Any, Any], Tensor]]] = {
-    Close: close, Commute: commute, Cover: cover, Define: define, Inline: inline, Inside: inside,
-    Least: least, Match: match, Numbers: number, Pick: pick, Reach: reach, Rearrange: rearrange,
-    Recount: recount, Restrict: restrict, Same: same, Unclip: unclip,
+    Close: close, Commute: commute, Cover: cover, Define: define, Hide: hide, Inline: inline,
+    Inside: inside, Least: least, Match: match, Numbers: number, Pick: pick, Reach: reach,
+    Rearrange: rearrange, Recount: recount, Restrict: restrict, Same: same, Unclip: unclip,
 }  # fmt: skip
 """Each class of arguments, and the law that takes it."""
 
@@ -140,7 +140,7 @@ def apply(term: Tensor, step: Step) -> Tensor:
     Raises:
         LawError: the law refuses the arguments, or takes no such term.
     """
-    fits = isinstance(step, Define | Match) or isinstance(term, Scope)
+    fits = isinstance(step, Define | Hide | Match) or isinstance(term, Scope)
     checking.require(fits, type(step).__name__.lower(), "type", "no law of such a term")
     result = LAWS[type(step)](term, step)
     checking.require(result.type == term.type, type(step).__name__.lower(), condition="type",
@@ -179,6 +179,8 @@ def hypotheses(term: Tensor, steps: Sequence[Step]) -> Iterator[tuple[Tensor, Eq
                 asked = guarded(guard)
                 found += [(asked.tensor, peak)] if asked else []
                 found.append((mask.read.tensor, mask.holds))
+            case Hide(scores=scores, mask=mask) if isinstance(term, Op):
+                found += [(term.args[0], scores), (mask.read.tensor, mask.holds)]
             case Restrict(weights=read, softmax=softmax, scores=scores, mask=mask):
                 found += [(read.tensor, softmax or scores), (mask.read.tensor, mask.holds)]
                 found += [(softmax.args[0], scores)] if softmax else []

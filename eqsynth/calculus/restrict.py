@@ -14,6 +14,11 @@ holds where the mask makes s[x, j] 0, and for ``max_j s[x, j]`` where it makes s
     L_x f(where({max_j s[x, j]}[x] = -inf, a, b))  =  L_x f(b)                        ``reach``
 
 if the mask shows at least one j for each x, so that the guarded case, a row of NaN, can't occur.
+
+    softmax(s)  =  softmax(where(c, t, -inf))                                         ``hide``
+
+if c is true at just those places where the mask shows s, and s is t there, so that masks that are
+written in many ways are one condition. Scores that the lowest number hides are -inf on the right.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from eqsynth.ir.arithmetic import Array
 from eqsynth.ir.functions import FUNCTIONS, REDUCERS
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.interpret import evaluate
+from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import (
     Call,
     Cast,
@@ -52,16 +58,18 @@ from eqsynth.ir.scalar import (
     rewrite_leaves,
     substitute,
     terms_of,
+    total,
 )
 from eqsynth.ir.scopes import (
     bare,
     closed,
+    read_all,
     reduction_iterators,
     same_scope,
     scope_over,
     traversal_iterators,
 )
-from eqsynth.ir.tensor import Op, Scope
+from eqsynth.ir.tensor import Op, Scope, Tensor, topological
 from eqsynth.ir.types import MOST, is_float
 
 _require = partial(checking.require, law="restrict")
@@ -129,6 +137,20 @@ class Reach:
     guard: Call
     peak: Scope
     mask: Mask
+
+
+@dataclass(frozen=True)
+class Hide:
+    """The scores of a softmax, and a condition that is true where the mask shows one.
+
+    Attributes:
+        scores: the scope that the softmax's argument equals (a hypothesis).
+        shows: a term of bools without leaves, along the last axes of the scores.
+    """
+
+    scores: Scope
+    mask: Mask
+    shows: Tensor
 
 
 def restrict(scope: Scope, given: Restrict) -> Scope:
@@ -213,12 +235,58 @@ def _inner(scores: Scope, given: Restrict, place: It, nth: It) -> Scope:
     return scope_over(own, [], rewrite_leaves(scores.body, moved))
 
 
+def hide(softmax: Tensor, given: Hide) -> Op:
+    """``softmax(s) = softmax(where(c, t, -inf))``, s = t where c holds.
+
+    Raises:
+        LawError: ``softmax``: no softmax of these scores, which are a map; ``mask``: the mask reads
+            a tensor itself, or shows scores by several values; ``rows``, ``finite``: as of
+            ``restrict``; ``hides``: the scores aren't known to be -inf where the mask hides them;
+            ``places``: the condition shows other places than the mask; ``shown``: what the mask
+            shows isn't known without the mask.
+    """
+    scores, mask = given.scores, given.mask
+    fits = isinstance(softmax, Op) and softmax.name == "Softmax" and not scores.reduction
+    _require(fits and softmax.type == scores.type, condition="softmax", what="no such softmax")
+    assert isinstance(softmax, Op) and isinstance(softmax.attrs[0], int)
+    _is_known(scores, mask)
+    own, shape = traversal_iterators(scores), given.shows.shape
+    if is_lowest(scores, mask.read, mask.hides):
+        _shows(scores, mask, [own[softmax.attrs[0]]])
+    else:
+        known = known_where(scores.body, mask.read, mask.hides)
+        _require(known == -math.inf, condition="hides", what="the scores aren't -inf there")
+    others = _other_values(mask)
+    _require(len(others) == 1, condition="mask", what="scores are shown by several values")
+    last = own[len(own) - len(shape) :]
+    fits = given.shows.dtype == "bool" and tuple(it.extent for it in last) == shape
+    fits = fits and math.prod(shape) <= LARGEST and {*iterators(mask.read)} <= {*last}
+    fits = fits and all(isinstance(t, Op | Scope) for t in topological([given.shows]))
+    _require(fits and np.array_equal(np.broadcast_to(visible(mask, last)[1], shape),
+                                     value_of(given.shows)),
+             condition="places", what="the condition shows other scores")  # fmt: skip
+    body = total(_parts(scores.body, mask.read, others.pop()))
+    shown: Tensor = canonical(same_scope(scores, body, []))
+    _require(shown.type == scores.type and mask.read not in leaves(body),
+             condition="shown", what="the scores that are shown aren't known")  # fmt: skip
+    if isinstance(body, Read) and body.tensor.type == scores.type:
+        copy = canonical(same_scope(scores, read_all(body.tensor, own), []))
+        shown = body.tensor if shown == copy else shown
+    nothing = Op("Full", (), ((), -math.inf, scores.dtype))
+    return Op("Softmax", (Op("Where", (given.shows, shown, nothing)),), softmax.attrs)
+
+
+def _other_values(mask: Mask) -> set[float]:
+    """Return the values of the mask where it shows a place."""
+    return set(map(float, np.unique(value_of(mask.holds)).tolist())) - {mask.hides}
+
+
 def _shows(scope: Scope, mask: Mask, places: Sequence[It]) -> None:
     """Check that the mask shows a finite number at some of ``places`` for all other iterators."""
     its = sorted(iterators(mask.read), key=lambda it: it.slot)
     _, shown = visible(mask, its)
-    others = set(np.unique(value_of(mask.holds)).tolist()) - {mask.hides}
-    finite = len(others) == 1 and all(stays_finite(scope.body, mask.read, float(v)) for v in others)
+    others = _other_values(mask)
+    finite = len(others) == 1 and all(stays_finite(scope.body, mask.read, v) for v in others)
     _require(finite, condition="finite", what="what is let through may be infinite")
     axes = tuple(n for n, it in enumerate(its) if it in places)
     shown = np.broadcast_to(shown, [it.extent for it in its])
@@ -228,11 +296,16 @@ def _shows(scope: Scope, mask: Mask, places: Sequence[It]) -> None:
 def is_lowest(scope: Scope, read: Read, value: float) -> bool:
     """Whether the scope is the lowest number of its dtype where ``read`` has ``value``, or that
     number plus finite terms."""
-    terms = terms_of(_chosen(scope.body, read, value))
-    parts = [Num(value) if part == read else _chosen(part, read, value) for part in terms]
+    parts = _parts(scope.body, read, value)
     finite = all(stays_finite(part, read, value) for part in parts if not isinstance(part, Num))
     numbers = (part.value for part in parts if isinstance(part, Num))
     return finite and sum(numbers) == LOWEST.get(scope.dtype)
+
+
+def _parts(body: Scalar, read: Read, value: float) -> list[Scalar]:
+    """Return the terms of the body where ``read`` has ``value``, with choices made."""
+    terms = terms_of(_chosen(body, read, value))
+    return [Num(value) if part == read else _chosen(part, read, value) for part in terms]
 
 
 def _chosen(body: Scalar, read: Read, value: float) -> Scalar:
@@ -325,8 +398,8 @@ def stays_finite(body: Scalar, read: Read, value: float) -> bool:
 
 
 @lru_cache(maxsize=16)
-def value_of(holds: Scope) -> Array:
-    """Evaluate a scope that reads no tensor."""
+def value_of(holds: Tensor) -> Array:
+    """Evaluate a term that reads no tensor."""
     return evaluate(holds, {})
 
 

@@ -164,6 +164,9 @@ def asked(law: str, row: Sequence[Any]) -> Tensor:
     if about == "rows":
         _, table, ids, *axis = row
         return Op("Gather" if axis else "Embedding", (table, ids), tuple(axis))
+    if about == "weights":
+        _, scores, axis = row
+        return Op("Softmax", (scores,), (axis,))
     if about == "class":
         whole: Tensor = row[0]
         return whole

@@ -43,6 +43,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "fold-constants": ("close",),
     "fold-terms": ("close", "inline"),
     "gather-rows": ("define",),
+    "hide": ("hide",),
     "gather-along": ("define",),
     "identity-view": ("match",),
     "invariants": ("same",),

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from eqsynth.calculus import conditions
+from eqsynth.calculus.deriving import Steps
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.rearrange import Rearrange
 from eqsynth.calculus.restrict import Mask, Reach, guarded
@@ -474,6 +475,19 @@ def restrict(view: View, row: Sequence[Any]) -> Iterable[Path]:
     for weights in dict.fromkeys(reads(scope.body)):
         for softmax, axis, scores, mask in _masked(view, scope, weights):
             found = masks.restricted(scope, weights, softmax, axis, scores, mask)
+            if found is not None:
+                return [found]
+    raise Later
+
+
+def hide(view: View, row: Sequence[Any]) -> Iterable[Steps]:
+    """A softmax with a mask of what comes later as one condition."""
+    e, argument, axis = row
+    if view.eclass(e) in view.instantiated or not 2 <= len(argument.shape) == axis + 1:
+        return []
+    for scores in maps_of(view, argument):
+        for mask in _masks(view, scores, lowest=True):
+            found = masks.causal(Op("Softmax", (argument,), (axis,)), scores, mask)
             if found is not None:
                 return [found]
     raise Later

@@ -20,7 +20,8 @@ class Entry:
         numerics: what the answers keep of the digits. A rule that requests the law must not claim
             more. For definitions and views the rule itself states it, and its samples test it.
         about: which term a request is about, and an answer equals: the ``scope`` in the row, the
-            e-``class`` as a whole, or the ``rows`` of a table that an embedding or a gather picks.
+            e-``class`` as a whole, the ``rows`` of a table that an embedding or a gather picks, or
+            the ``weights`` of attention, a softmax.
         means: the answers say what a term computes. Constants are asked for such laws only: a
             constant is computed once, so other ways to compute it aren't worth deriving.
         again: the tactic looks at the members of the e-classes that a scope reads, so the law is
@@ -33,7 +34,7 @@ class Entry:
 
     tactic: Law
     numerics: Class = "real"
-    about: Literal["scope", "class", "rows"] = "scope"
+    about: Literal["scope", "class", "rows", "weights"] = "scope"
     means: bool = False
     again: bool = False
     operators: bool = False

@@ -83,20 +83,25 @@ def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
 
 def _scaled_sums(view: View, scope: Scope) -> list[Path]:
     """The paths on which a sum with a constant term is inlined where a number multiplies it:
-    ``L_x 2 * {f + c}[x] = L_x 2 * (f + c)``, of which "scale-of-shifted" takes the scale apart."""
+    ``L_x 2 * {f + c}[x] = L_x 2 * (f + c)``, of which "scale-of-shifted" takes the scale apart.
+    In constants also a function of places alone, the mask ``-1e4 * {1 - (j <= i)}[i, j]``."""
     by_number = isinstance(scope.body, Prod) and not scope.reduction
     found = [
         way
         for read in (reads(scope.body) if by_number else ())
         if isinstance(read.tensor, ClassRef)
         for inner in algebra.maps_of(view, read.tensor)
-        if inner not in view.derived and reads_a_sum(view, inner)
-        if any(map(linear.is_constant, terms_of(inner.body)))
+        if inner not in view.derived
+        if _is_shifted_sum(view, inner) or (scope.constant and not list(reads(inner.body)))
         if merging.merge(scope, read, inner) and (way := path(scope, Inline(read, inner)))
     ]
     if not found:
         raise Later
     return found
+
+
+def _is_shifted_sum(view: View, inner: Scope) -> bool:
+    return reads_a_sum(view, inner) and any(map(linear.is_constant, terms_of(inner.body)))
 
 
 def _with_all(view: View, row: Sequence[Any], scope: Scope) -> Path:

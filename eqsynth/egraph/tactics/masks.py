@@ -16,9 +16,11 @@ from typing import Final
 
 import numpy as np
 
+from eqsynth.calculus.deriving import Steps, derive
 from eqsynth.calculus.restrict import (
     LARGEST,
     LOWEST,
+    Hide,
     Mask,
     Restrict,
     is_lowest,
@@ -26,6 +28,7 @@ from eqsynth.calculus.restrict import (
     visible,
 )
 from eqsynth.egraph.tactics.paths import Path, path
+from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.scalar import Read, iterators, reads
 from eqsynth.ir.scopes import bare, traversal_iterators
@@ -80,6 +83,18 @@ def restricted(
     if count * FEWER > place.extent:
         return None
     return path(scope, Restrict(weights, softmax, axis, scores, mask, start, step, count))
+
+
+def causal(softmax: Op, scores: Scope, mask: Mask) -> Steps | None:
+    """The step to a softmax of ``where(j <= i, t, -inf)``, the one condition by which rules know
+    attention to what came before; None if the mask shows something else."""
+    row, key = (Op("Iota", (), (scores.shape[-2:], axis, "int64")) for axis in (0, 1))
+    step = Hide(scores, mask, Op("GreaterEqual", (row, key)))
+    try:
+        derive(softmax, (step,))
+    except LawError:
+        return None
+    return (step,)
 
 
 def _bases(its: list[It], place: It) -> Iterator[Index]:

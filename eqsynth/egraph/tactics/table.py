@@ -349,6 +349,7 @@ LAWS: Final[dict[str, Entry]] = {
     "ungather-rows": Entry(picking.ungather_rows, again=True),
     "part": Entry(algebra.part, again=True),
     "restrict": Entry(algebra.restrict, again=True),
+    "hide": Entry(algebra.hide, about="weights", again=True, operators=True),
     "reach": Entry(algebra.reach, again=True),
     "extremum": Entry(algebra.extremum),
     "unclip": Entry(signs.unclip, again=True),
