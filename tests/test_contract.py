@@ -51,7 +51,7 @@ INDEPENDENT = {
 # Lines of code of the trusted part: of the room that programs and proofs trust, and of the room
 # that only proofs trust. Docstrings aren't counted: they hold the written proofs of the laws, and a
 # proof mustn't be cut short to meet a limit.
-MAX_TRUSTED_LINES = {"calculus": 1580, "expansion": 1900}
+MAX_TRUSTED_LINES = {"calculus": 1625, "expansion": 1900}
 MAX_LINES = 600
 # A test file may hold one long list of cases.
 MAX_TEST_LINES = 750

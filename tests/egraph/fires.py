@@ -114,5 +114,8 @@ FIRES: dict[str, str] = {
     "attended-mask":
         "where-definition equal-definition masked-attention-definition match-masked-attention",
     "attended-seen": "seen-by-none",
+    "hidden-half": "hide",
+    "hidden-quotient": "match-causal-attention-quotient",
+    "hidden-scores": "match-causal-attention-unscaled",
     "transposed-products": "permute-definition",
 }  # fmt: skip

@@ -23,6 +23,7 @@ from eqsynth.ir.tensor import Op, Scope, Tensor
 from eqsynth.ir.work import flops
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.rules import RuleSet, load_rules
+from tests.egraph.attending import PROGRAMS as ATTENDING
 from tests.egraph.choices import (
     chosen_rows,
     filled_product,
@@ -557,32 +558,6 @@ def flattened_patches() -> Tensor:
 
 WINDOW: tuple[Ints, ...] = ((2, 1), (1, 2), (1, 2))
 SLIDING = ((1, 1), (0, 0), (1, 1))
-QUERIES, KEYS, VALUES = leaf("q", 3, 4), leaf("t", 4, 5), leaf("v", 5, 2)
-SCORES = op("Matmul", QUERIES, KEYS)
-HALF = op("Mul", SCORES, op("Full", attrs=((), 0.5, "float32")))
-LEAST = op("Full", attrs=((), -INF, "float32"))
-SEEN = op("GreaterEqual", *(op("Iota", attrs=((3, 5), axis, "int64")) for axis in (0, 1)))
-
-
-def attended(scores: Tensor) -> Tensor:
-    return op("Matmul", op("Softmax", scores, attrs=(1,)), VALUES)
-
-
-def attended_mask() -> Tensor:
-    """softmax(scores + m) @ v, and 0 where m is -inf throughout."""
-    mask = leaf("m", 3, 5)
-    nothing = op("Equal", op("ReduceMax", mask, attrs=((1,), 1)), LEAST)
-    zero = op("Full", attrs=((), 0.0, "float32"))
-    return op("Where", nothing, zero, attended(op("Add", HALF, mask)))
-
-
-def attended_seen() -> Tensor:
-    """softmax(scores where seen, else -inf) @ v, and 0 where nothing is seen."""
-    seen = op("GreaterEqual", leaf("m", 3, 5), op("Full", attrs=((), 0.0, "float32")))
-    one, zero = (op("Full", attrs=((), value, "float32")) for value in (1.0, 0.0))
-    most = op("ReduceMax", op("Where", seen, one, zero), attrs=((1,), 1))
-    scores = op("Add", HALF, op("Where", seen, zero, LEAST))
-    return op("Where", op("Equal", most, zero), zero, attended(scores))
 
 
 def windows_by_tiles() -> Tensor:
@@ -703,19 +678,13 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
         attrs=((16, 16), 0)), weight("w", 2, 6, 1, 1), attrs=(*SLIDING, 1)),
     "upsampling": lambda: op("UpsampleBilinear2d", leaf("x", 1, 2, 3, 2), attrs=((4, 5), 0)),
     "windows-by-tiles": windows_by_tiles,
-    "attended": lambda: attended(SCORES),
-    "attended-half": lambda: attended(HALF),
+    **ATTENDING,
     # softmax(a[i] + b[j]) over j is softmax(b), once for all rows
     "shifted-softmax": lambda: op(
         "Softmax",
         op("Add", op("Reshape", leaf("a", 6), attrs=((6, 1),)), leaf("b", 5)),
         attrs=(1,),
     ),
-    "attended-quotient": lambda: attended(
-        op("Div", SCORES, op("Full", attrs=((), 3.0, "float32")))),
-    "attended-below": lambda: attended(op("Where", SEEN, HALF, LEAST)),
-    "attended-mask": attended_mask,
-    "attended-seen": attended_seen,
     "transposed-products": lambda: op("Matmul", op("Permute", op("Matmul", leaf("a", 2, 3),
         leaf("b", 3, 4)), attrs=((1, 0),)), leaf("c", 2, 5)),
 }  # fmt: skip

@@ -300,6 +300,9 @@ ROWS: dict[str, Winner | Equal] = {
             ("match-attention-quotient", "attended-quotient", "Attention"),
             ("match-attention-unscaled", "attended", "Attention"),
             ("match-causal-attention", "attended-below", "CausalAttention"),
+            ("match-causal-attention-quotient", "hidden-quotient", "CausalAttention"),
+            ("match-causal-attention-unscaled", "hidden-scores", "CausalAttention"),
+            ("hide", "hidden-half", "CausalAttention"),
             ("match-masked-attention", "attended-mask", "MaskedAttention"),
             ("seen-by-none", "attended-seen", "Scope MaskedAttention"),
         )
