@@ -22,7 +22,7 @@ from eqsynth.calculus.deriving import (
 )
 from eqsynth.calculus.inline import Inline
 from eqsynth.calculus.recount import Count, Recount, recount
-from eqsynth.calculus.restrict import Mask, Reach, Restrict
+from eqsynth.calculus.restrict import Hide, Mask, Reach, Restrict
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
 from eqsynth.ir.normal import canonical
@@ -121,6 +121,8 @@ def test_maxima_masks_and_weights_are_hypotheses() -> None:
     assert list(hypotheses(INNER, (kept,))) == expected
     alone = Restrict(Read(p, (H, J)), None, 0, PRODUCT, mask, Index(0), 1, 2)
     assert list(hypotheses(INNER, (alone,))) == [(p, PRODUCT), (hidden, holds)]
+    shown = Hide(PRODUCT, mask, leaf("c", 3, 4, dtype="bool"))
+    assert list(hypotheses(softmax, (shown,))) == [(s, PRODUCT), (hidden, holds)]
 
 
 def test_a_definition_is_the_first_step() -> None:

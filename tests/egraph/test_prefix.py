@@ -84,6 +84,54 @@ def test_a_product_with_a_triangle_is_read_off_a_cumulative_sum(case: str) -> No
     assert least_flops(found) == flops
 
 
+Q64, K64, V64 = (Expr(leaf(name, 64, 2)) for name in "qkv")
+
+
+def long_scores() -> Expr:
+    return ops.matmul(Q64, ops.transpose(K64, 0, 1))
+
+
+def squared(scores: Expr) -> Expr:
+    return ops.mul(scores, scores)
+
+
+# Of 64 places, 2 columns each: scores s = q k', and their product with v, are 16,384 each. By a
+# running sum of pairs, 64 * 4 products, as many additions, and 64 * 2 * 2 multiply-adds.
+LINEAR = 64 * (4 + 4 + 2 * 4)
+SCALED: dict[str, tuple[Callable[[], Expr], int]] = {
+    "scaled": (lambda: ops.tril(ops.mul(long_scores(), 2.0)), LINEAR + 64 * 2),
+    "divided": (lambda: ops.tril(ops.div(long_scores(), 2.0)), LINEAR + 64 * 2),
+    "scaled outside": (lambda: ops.mul(ops.triu(long_scores()), 2.0), LINEAR + 64 * 2),
+    # tril(1) v is a running sum of its own: 64 * 2 additions, and 64 * 2 to add it.
+    "shifted": (lambda: ops.tril(ops.add(long_scores(), 1.0)), LINEAR + 2 * 64 * 2),
+    "shifted and all": (lambda: ops.add(long_scores(), 1.0), 2 * 2 * 64 * 4 + 2 * 64 + 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_a_scaled_or_shifted_triangle_is_read_off_a_cumulative_sum(case: str) -> None:
+    build, flops = SCALED[case]
+    assert least_flops(graph_of(ops.matmul(build(), V64).tensor)) <= flops
+
+
+SQUARES: dict[str, Callable[[], Expr]] = {
+    "a square below": lambda: ops.tril(squared(long_scores())),
+    "a shifted square": lambda: squared(ops.add(long_scores(), 1.0)),
+    "a scaled and shifted square": lambda: squared(ops.add(ops.mul(long_scores(), 0.5), 1.0)),
+    "a polynomial below": lambda: ops.tril(
+        ops.add(ops.add(ops.mul(squared(long_scores()), 0.5), long_scores()), 1.0)),
+}  # fmt: skip
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("case", SQUARES)
+def test_a_power_of_a_narrow_product_is_taken_apart(case: str) -> None:
+    """(q k')^2 v is a product of 4 columns, the products of 2 columns of q, with 4 x 2 sums of k k
+    v; the scores alone take 16,384."""
+    found = graph_of(ops.matmul(SQUARES[case](), V64).tensor)
+    assert least_flops(found) < 6000
+
+
 ALGEBRA: dict[str, tuple[Callable[[], Expr], int]] = {
     # x has 3 columns, and x @ w 8: 18 additions, and 6 * 8 * 3 multiply-adds.
     "of a product": (lambda: ops.cumsum(ops.matmul(X, W), 0), 18 + 288),

@@ -142,7 +142,8 @@ def _foldable(scope: Scope) -> list[Scalar] | None:
             # A read beyond the end of w, or of elements of w that repeat, makes a larger product.
             # Of the end of a running sum, 2 * ones[i - k], it would make a matrix.
             large = points(iterators(w)) > w.tensor.type.size
-            if not large or all(isinstance(f, Num) for f in small) and not is_one_sided(w):
+            ends = bool(scope.reduction) and is_one_sided(w)
+            if not large or (all(isinstance(f, Num) for f in small) and not ends):
                 return [w, *small]
     return None
 
