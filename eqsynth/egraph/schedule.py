@@ -75,7 +75,7 @@ DEFAULT_PHASES = (
     Phase("normalize", ("define", "index", "scalar", "normal"), 24),
     Phase("part", ("part", "define", "index", "scalar", "normal"), 12, until=0.3),
     Phase(
-        "contract", ("boundary", "part", "contract-explore", "index", "scalar", "normal"), 12,
+        "contract", ("boundary", "part", "contract-explore", "index", "scalar", "normal"), 16,
         until=0.4, growth=5.0,
     ),
     Phase("stack", ("stack", "index", "scalar", "normal"), 4, until=0.5),

@@ -37,6 +37,7 @@ from eqsynth.frontend.exporting import (
 from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.frontend.recognized import recognized, said
+from eqsynth.frontend.settled import Settled
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
@@ -127,6 +128,7 @@ class _Translation:
         fixed: tensors that are no weights of the program, but whose values are in it, by their
             names in the module.
         opaque: the calls that ``Opaque`` operators run, by the operator's target.
+        settled: the values of nodes that depend on no input and no parameter.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
@@ -141,6 +143,7 @@ class _Translation:
         self.fixed: dict[str, torch.Tensor] = {}
         self.opaque: dict[str, Any] = {}
         self.missing: list[torch.fx.Node] = []
+        self.settled = Settled()
         self.refusal: CaptureError | None = None
         self._inputs: dict[str, Input] = {}  # by placeholder
         self._weight_names: dict[tuple[object, ...], str] = {}
@@ -234,6 +237,8 @@ class _Translation:
             own = not lifted or stored is not None
             if spec.kind != InputKind.PARAMETER:
                 function = recognized(tensor) if own else said(tensor)
+                if function is not None or not own:
+                    self.settled.give(node, tensor)
                 if function is not None:
                     self.fixed |= {spec.target: tensor} if own else {}
                     return function
@@ -323,11 +328,22 @@ class _Translation:
         for node in graph.nodes:
             if node.op == "call_function":
                 with origin(origin_of(node)):
-                    self.env[node] = self._call(node)
+                    settled = self._settled(node)
+                    self.env[node] = self._call(node) if settled is None else settled
             elif node.op == "get_attr":
                 self.env[node] = self._attribute(node)
             elif node.op == "output":
                 self._outputs = list(self._values(node.args[0]))
+
+    def _settled(self, node: torch.fx.Node) -> Any:
+        """The node's value, if it is a constant that jumps; None if it has to be computed."""
+        value = self.settled.jump(node)
+        if value is None:
+            return None
+        function = said(value)
+        if function is not None:
+            return function
+        return self._weight(node.name, value, lifted=True, own=False)
 
     def _values(self, tree: Any) -> Any:
         return tree_map_only(torch.fx.Node, lambda node: self.env[node], tree)
@@ -336,6 +352,7 @@ class _Translation:
         assert isinstance(node.target, str)
         value = operator.attrgetter(node.target)(self.exported.graph_module)
         if isinstance(value, torch.Tensor):
+            self.settled.give(node, value.detach())
             if (known := said(value)) is not None:
                 return known
             return self._weight(node.target, value.detach(), lifted=True, own=False)

@@ -19,6 +19,7 @@ from eqsynth.frontend.ops import pointwise
 from eqsynth.frontend.ops.creation import iota
 from eqsynth.frontend.ops.positions import at_positions, counted_axes
 from eqsynth.frontend.ops.views import axis_of, expand, flatten, movedim, permute, reshape
+from eqsynth.ir.normal import remembered
 from eqsynth.ir.tensor import Op, Tensor
 from eqsynth.ir.types import INTEGERS
 
@@ -225,8 +226,13 @@ def lower_bound(term: Tensor) -> float:
     return _bounds(term)[0]
 
 
+@remembered(maxsize=1 << 12)
 def _bounds(term: Tensor) -> tuple[float, float]:
-    """A lower and an upper bound of the elements of an integer term, by interval arithmetic."""
+    """A lower and an upper bound of the elements of an integer term, by interval arithmetic.
+
+    Each term is visited once, and no floats: an index may be the argmax of a whole network."""
+    if term.dtype not in INTEGERS:
+        return (0.0, math.inf) if term.dtype == "bool" else (-math.inf, math.inf)
     if isinstance(term, Op):
         parts = [_bounds(arg) for arg in term.args]
         match term.name:
@@ -259,4 +265,4 @@ def _bounds(term: Tensor) -> tuple[float, float]:
                 return parts[0]
             case "Shift" | "Reverse":
                 return parts[0]
-    return (0.0, math.inf) if term.dtype in ("uint8", "bool") else (-math.inf, math.inf)
+    return (0.0, math.inf) if term.dtype == "uint8" else (-math.inf, math.inf)

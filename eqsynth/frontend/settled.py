@@ -1,0 +1,122 @@
+"""Constants that ``forward`` computes and that jump: they are what torch computes.
+
+    (torch.log(distance / 8) / math.log(16) * 8).long()    T5's buckets of positions
+
+The logarithm is -6 in float32 and -5.999999999999999 in float64. Over the reals both are one
+number; after ``long`` they are -6 and -5. Rules and constants are right over the reals, so such a
+constant is computed once, by the calls of torch that compute it in the module, and its value goes
+into the program: as a function of its places if it is one (``recognized.py``), else as a tensor.
+
+Integers are exact, and so are floats that are whole numbers: ``torch.arange(n).float() >= 3`` stays
+a comparison. What depends on a parameter isn't known here (``lower/constant_values.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from eqsynth.frontend.recognized import MOST
+from eqsynth.ir.types import DTYPES
+
+# Functions of floats that aren't continuous, and whose results are floats.
+_STEPS: Final = frozenset(
+    "aten::" + name
+    for name in (
+        "ceil", "fix", "floor", "floor_divide", "fmod", "frac", "heaviside", "remainder", "round",
+        "sgn", "sign", "trunc",
+    )
+)  # fmt: skip
+# What these compute isn't determined by their arguments.
+_UNSET: Final = frozenset({"aten::empty", "aten::empty_like", "aten::empty_strided",
+                           "aten::new_empty", "aten::new_empty_strided"})  # fmt: skip
+
+
+class Settled:
+    """The nodes of a graph that depend on no input and no parameter, and the values of some."""
+
+    def __init__(self) -> None:
+        self._known: set[torch.fx.Node] = set()
+        self._values: dict[torch.fx.Node, torch.Tensor] = {}
+
+    def give(self, node: torch.fx.Node, tensor: torch.Tensor) -> None:
+        """Say what a node's value is: that of a constant tensor of the graph."""
+        self._known.add(node)
+        self._values[node] = tensor
+
+    def jump(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """The value of a node that jumps, and for which something was rounded; None of others.
+
+        Called for each node of the graph in turn."""
+        if not _is_determined(node) or not self._known.issuperset(node.all_input_nodes):
+            return None
+        self._known.add(node)
+        if not _jumps(node):
+            return None
+        before = [self._value(other) for other in self._before(node)]
+        return None if all(map(_is_whole, before)) else self._value(node)
+
+    def _before(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The nodes that a node is computed from, arguments before users."""
+        found: dict[torch.fx.Node, None] = {}
+        stack = [(node, False)]
+        while stack:
+            one, done = stack.pop()
+            if done:
+                found[one] = None
+            elif one not in found:
+                stack.append((one, True))
+                stack += [(arg, False) for arg in one.all_input_nodes]
+        return [one for one in found if one is not node]
+
+    def _value(self, node: torch.fx.Node) -> torch.Tensor:
+        """Compute a node whose arguments were computed before."""
+        if node not in self._values:
+            assert isinstance(node.target, torch._ops.OpOverload)
+            given = (node.args, dict(node.kwargs))
+            args, kwargs = tree_map_only(torch.fx.Node, self._values.__getitem__, given)
+            with torch.no_grad():
+                self._values[node] = node.target(*args, **kwargs)
+        return self._values[node]
+
+
+def _is_determined(node: torch.fx.Node) -> bool:
+    """Whether a node is a call of torch whose one result, a tensor of the IR's dtypes that isn't
+    too large, is determined by its arguments."""
+    target, meant = node.target, node.meta.get("val")
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and isinstance(meant, torch.Tensor)
+        and str(meant.dtype).removeprefix("torch.") in DTYPES
+        and all(isinstance(size, int) for size in meant.shape)
+        and meant.numel() <= MOST
+        and meant.device.type == "cpu"
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and not target._schema.is_mutable
+        and target._schema.name not in _UNSET
+    )
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    """Whether a tensor holds whole numbers only, with which floats are exact."""
+    if not value.is_floating_point():
+        return True
+    return bool((value == value.round()).all()) and bool((value.abs() < 2**24).all())
+
+
+def _jumps(node: torch.fx.Node) -> bool:
+    """Whether a node's function isn't continuous in an argument: it gives integers or bools for
+    floats, or numbers of fewer digits, or is a step function."""
+    given = [arg.meta["val"] for arg in node.all_input_nodes]
+    floats = [arg for arg in given if arg.is_floating_point()]
+    if not floats:
+        return False
+    assert isinstance(node.target, torch._ops.OpOverload)
+    found: torch.dtype = node.meta["val"].dtype
+    fewer = found.is_floating_point and torch.finfo(found).bits < min(
+        torch.finfo(arg.dtype).bits for arg in floats
+    )
+    steps = node.target._schema.name in _STEPS or "rounding_mode" in node.kwargs
+    return not found.is_floating_point or fewer or steps
