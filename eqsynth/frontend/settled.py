@@ -8,7 +8,11 @@ constant is computed once, by the calls of torch that compute it in the module, 
 into the program: as a function of its places if it is one (``recognized.py``), else as a tensor.
 
 Integers are exact, and so are floats that are whole numbers: ``torch.arange(n).float() >= 3`` stays
-a comparison. What depends on a parameter isn't known here (``lower/constant_values.py``).
+a comparison. Of a parameter the value may change. A constant that jumps and depends on one,
+
+    torch.round(weight / scale)                            a weight in steps of its scale
+
+is left to torch with all calls before it, as one ``Opaque`` operator that is run at compile time.
 """
 
 from __future__ import annotations
@@ -29,6 +33,17 @@ _STEPS: Final = frozenset(
         "sgn", "sign", "trunc",
     )
 )  # fmt: skip
+# Functions of floats that round nothing, besides views.
+_EXACT: Final = frozenset(
+    "aten::" + name
+    for name in (
+        "abs", "amax", "amin", "cat", "clamp", "clamp_max", "clamp_min", "clone", "maximum",
+        "minimum", "neg", "relu", "stack", "where",
+    )
+)  # fmt: skip
+LARGEST_TREE: Final = 64
+"""So many calls may become one ``Opaque`` operator; a call that is used twice counts twice."""
+
 # What these compute isn't determined by their arguments.
 _UNSET: Final = frozenset({"aten::empty", "aten::empty_like", "aten::empty_strided",
                            "aten::new_empty", "aten::new_empty_strided"})  # fmt: skip
@@ -40,6 +55,14 @@ class Settled:
     def __init__(self) -> None:
         self._known: set[torch.fx.Node] = set()
         self._values: dict[torch.fx.Node, torch.Tensor] = {}
+        # Nodes that depend on parameters too, those of them that were rounded, and how many calls
+        # each is.
+        self._constant: dict[torch.fx.Node, int] = {}
+        self._rounded: set[torch.fx.Node] = set()
+
+    def give_parameter(self, node: torch.fx.Node) -> None:
+        """Say that a node is a parameter."""
+        self._constant[node] = 0
 
     def give(self, node: torch.fx.Node, tensor: torch.Tensor) -> None:
         """Say what a node's value is: that of a constant tensor of the graph."""
@@ -57,6 +80,27 @@ class Settled:
             return None
         before = [self._value(other) for other in self._before(node)]
         return None if all(map(_is_whole, before)) else self._value(node)
+
+    def is_blurred(self, node: torch.fx.Node) -> bool:
+        """Whether a node depends on parameters and on no input, jumps, and something was rounded
+        before. Called for each node of the graph in turn, after ``jump``."""
+        args = node.all_input_nodes
+        if node in self._known or not _is_determined(node):
+            return False
+        if not all(arg in self._constant or arg in self._known for arg in args):
+            return False
+        self._constant[node] = 1 + sum(self._constant.get(arg, 1) for arg in args)
+        jumps, rounded = _jumps(node), any(map(self._may_be_rounded, args))
+        if rounded and jumps:
+            return self._constant[node] <= LARGEST_TREE
+        if rounded or not (jumps or _rounds_nothing(node)):
+            self._rounded.add(node)
+        return False
+
+    def _may_be_rounded(self, node: torch.fx.Node) -> bool:
+        if node not in self._known:
+            return node in self._rounded
+        return bool(node.all_input_nodes) and bool(node.meta["val"].is_floating_point())
 
     def _before(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         """The nodes that a node is computed from, arguments before users."""
@@ -120,3 +164,11 @@ def _jumps(node: torch.fx.Node) -> bool:
     )
     steps = node.target._schema.name in _STEPS or "rounding_mode" in node.kwargs
     return not found.is_floating_point or fewer or steps
+
+
+def _rounds_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node's function gives elements of its arguments, or computes with integers."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    schema = node.target._schema
+    views = bool(schema.arguments) and schema.arguments[0].alias_info is not None
+    return views or schema.name in _EXACT or not node.meta["val"].is_floating_point()

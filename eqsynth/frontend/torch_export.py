@@ -242,6 +242,7 @@ class _Translation:
                 if function is not None:
                     self.fixed |= {spec.target: tensor} if own else {}
                     return function
+            self.settled.give_parameter(node)
             return self._weight(spec.target, tensor, lifted, own)
         if spec.kind == InputKind.TOKEN:
             raise SeveralGraphsError(
@@ -336,14 +337,28 @@ class _Translation:
                 self._outputs = list(self._values(node.args[0]))
 
     def _settled(self, node: torch.fx.Node) -> Any:
-        """The node's value, if it is a constant that jumps; None if it has to be computed."""
+        """The node's value, if it is a constant that jumps; the calls that compute it if it depends
+        on parameters; None of other nodes."""
         value = self.settled.jump(node)
         if value is None:
-            return None
+            return self._by_calls(node) if self.settled.is_blurred(node) else None
         function = said(value)
         if function is not None:
             return function
         return self._weight(node.name, value, lifted=True, own=False)
+
+    def _by_calls(self, node: torch.fx.Node) -> Any:
+        """The node, and all calls before it, left to torch."""
+
+        def called(other: torch.fx.Node) -> Any:
+            if other.op != "call_function":
+                return self.env[other]
+            return Foreign(other.target, str(other.target), *given(other))
+
+        def given(other: torch.fx.Node) -> Any:
+            return tree_map_only(torch.fx.Node, called, (other.args, dict(other.kwargs)))
+
+        return self._foreign(node, *given(node))
 
     def _values(self, tree: Any) -> Any:
         return tree_map_only(torch.fx.Node, lambda node: self.env[node], tree)
