@@ -1,8 +1,7 @@
 """The comparison of two programs that should compute the same.
 
 Terms are evaluated by the interpreter; modules and other callables are run. Not here: the
-comparison of a whole e-graph (``consistency.py``), and the decision whether rounding explains a
-difference (``eqsynth/lower/rounding.py``).
+comparison of two callables (``calls.py``) and of a whole e-graph (``consistency.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ def assert_equivalent(
     Two **terms or expressions** are evaluated by the interpreter, with floats in float64. Two
     **callables** (modules, compiled programs, functions of tensors) run on the inputs and on others
     of the same types (``eqsynth.lower.kinds``). A difference that rounding explains is allowed, as
-    in ``optimize`` (``eqsynth.lower.rounding``).
+    in ``optimize`` (``eqsynth.lower.rounding``). On the inputs themselves they also have to build
+    results of one structure, to write the same arguments, and to leave earlier results alone.
 
     Args:
         inputs: for terms, arrays by name (by default every kind of ``eqsynth.ir.data``); for
@@ -44,7 +44,8 @@ def assert_equivalent(
         examples: how many to draw from a strategy; by default the hypothesis profile's.
 
     Raises:
-        EquivalenceError: the values, shapes or dtypes differ; the message has both programs.
+        EquivalenceError: the values, shapes or dtypes differ. The message has both terms; of
+            callables the error's ``inputs`` are the arguments on which they differ.
         EqsynthError: a term was given with a callable, or callables without inputs.
 
     >>> import eqsynth
@@ -81,14 +82,10 @@ def _comparison(
             expected="two terms or expressions, or two callables and their inputs",
             hint="optimize(expression) gives a callable; give inputs=(x, ...)",
         )
-    from eqsynth.lower.check import check_equivalence
+    from eqsynth.testing.calls import compare_calls
 
     f, g = left, right
-
-    def run(args: Any) -> None:
-        check_equivalence(f, g, _arguments(args))
-
-    return run
+    return lambda args: compare_calls(f, g, _arguments(args))
 
 
 def _arguments(inputs: Any) -> Sequence[Any]:

@@ -83,6 +83,53 @@ def test_callables_run() -> None:
         assert_equivalent(lambda x: x @ model.weight.T, model, (x,))
 
 
+def _writes_later(x: torch.Tensor) -> torch.Tensor:
+    result = torch.relu(x)
+    x.zero_()
+    return result
+
+
+_memory = torch.zeros(3)
+
+
+def _in_one_memory(x: torch.Tensor) -> torch.Tensor:
+    return _memory.copy_(torch.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("program", "reference", "where"),
+    [
+        (lambda x: x.relu_(), torch.relu, "arguments"),
+        (_writes_later, torch.relu, "arguments"),
+        (torch.relu, lambda x: x.relu_(), "arguments"),
+        (lambda x: (x + 1, x.add_(2))[0], lambda x: (x + 1, x.add_(1))[0], "output 1"),
+        (_in_one_memory, torch.relu, "later calls"),
+        (lambda x: [x], lambda x: x.clone(), "structure"),
+        (lambda x: {"b": x}, lambda x: {"a": x}, "structure"),
+        (lambda x: (x, None), lambda x: (x, x), "output 1"),
+        (lambda x: (x, "a"), lambda x: (x, "b"), "output 1"),
+        (lambda x: 1.0, lambda x: 2.0, "output 0"),
+        (lambda x: x.numpy() * 2, lambda x: x.numpy(), "output 0"),
+    ],
+)
+def test_what_a_caller_sees_beside_elements(program: Any, reference: Any, where: str) -> None:
+    x = torch.tensor([-1.0, 0.5, 2.0])
+    assert_equivalent(reference, reference, (x,))
+    with pytest.raises(EquivalenceError) as caught:
+        assert_equivalent(program, reference, (x,))
+    assert where in caught.value.where
+    assert x.tolist() == [-1.0, 0.5, 2.0], "the caller's own tensor isn't written"
+
+
+def test_a_difference_of_callables_can_be_reproduced() -> None:
+    x = torch.tensor([-1.0, 0.5])
+    with pytest.raises(EquivalenceError) as caught:
+        assert_equivalent(lambda x: x.clamp(max=1e5), lambda x: x * 1, (x,))
+    (largest,), _ = caught.value.inputs  # type: ignore[attr-defined]
+    assert (largest > 1e5).any()
+    assert "eqsynth" not in str(caught.value), "it is no fault of eqsynth"
+
+
 @pytest.mark.parametrize(("left", "right"), [(X, torch.relu), (torch.relu, torch.relu)])
 def test_what_cannot_be_compared_is_refused(left: Any, right: Any) -> None:
     with pytest.raises(EqsynthError):
