@@ -2,7 +2,8 @@
 
 It has numbers that the rule's text names, limits of the dtypes, magnitudes from 1e-6 to 1e6 in one
 tensor, and numbers up to 1e30. Both sides may round such data differently, or overflow, although
-the rule is right; their exact values must agree. Not here: data on which rounding is judged
+the rule is right; their exact values must agree. Here is also data with NaN and infinities, on
+which rules that claim the same bits are compared. Not here: data on which rounding is judged
 (``ir/data.py``).
 """
 
@@ -26,9 +27,9 @@ from eqsynth.testing.literals import Literals
 _LARGEST: Final = 1.0001e30
 
 
-def _finite(values: Array) -> Array:
+def _finite(values: Array, largest: float = _LARGEST) -> Array:
     known = np.asarray(values, np.float64)
-    return known[np.isfinite(known) & (np.abs(known) <= _LARGEST)]
+    return known[np.isfinite(known) & (np.abs(known) <= largest)]
 
 
 def _edges(kind: TensorType, rng: np.random.Generator, _literals: Literals) -> Array:
@@ -67,12 +68,26 @@ def _named(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Ar
     return np.where(rng.random(kind.shape) < 0.7, rng.choice(values, size=kind.shape), small)
 
 
+def _not_finite(kind: TensorType, rng: np.random.Generator, literals: Literals) -> Array:
+    """NaN, infinities and zeros among the numbers of the kind ``named``; integers of that kind."""
+    values = _named(kind, rng, literals)
+    if not is_float(kind.dtype):
+        return values
+    special = rng.choice([np.nan, np.inf, -np.inf, 0.0], size=kind.shape)
+    return np.where(rng.random(kind.shape) < 0.5, special, values)
+
+
 Draw = Callable[[TensorType, np.random.Generator, Literals], Array]
 
 EXTREMES: Final[Mapping[str, Draw]] = {
     "named": _named, "mixed": _mixed, "edges": _edges, "huge": _huge,
 }  # fmt: skip
 """Kinds of data, by name; integers of these kinds go up to the limits of their dtype too."""
+
+NOT_FINITE: Final = "not finite"
+"""The kind of data with NaN and infinities; it has no values over the reals."""
+
+_DRAWS: Final = {**EXTREMES, NOT_FINITE: _not_finite}
 
 
 def draw(
@@ -83,7 +98,7 @@ def draw(
 
     Args:
         bounds: for integers that are positions, the bound below which they must be.
-        kind: a key of ``EXTREMES``.
+        kind: a key of ``EXTREMES``, or ``NOT_FINITE``.
         literals: the numbers that the rule names.
     """
     env: dict[str, Array] = {}
@@ -99,14 +114,17 @@ def draw(
             continue
         with np.errstate(all="ignore"):
             named = literals if name == infinite else finite
-            drawn = np.asarray(EXTREMES[kind](leaf.type, rng, named))
+            drawn = np.asarray(_DRAWS[kind](leaf.type, rng, named))
             if is_float(leaf.dtype):
                 # Numbers too large for the dtype become its largest number. Only infinities that
-                # the rule itself names stay infinite.
-                top = _finite(edges.edge_values(leaf.dtype)).max()
+                # the rule itself names stay infinite, or that are meant to. Numbers beyond 1e30
+                # are data only where the rule names them.
+                limit = np.inf if kind in ("named", NOT_FINITE) else _LARGEST
+                top = _finite(edges.edge_values(leaf.dtype), limit).max()
                 wide = drawn.astype(np.float64)
-                named_so = np.isin(wide, named.infinities) & (kind == "named")
-                env[name] = rounded(np.where(named_so, wide, np.clip(wide, -top, top)), leaf.dtype)
+                kept = np.isin(wide, named.infinities) & (kind == "named")
+                kept |= ~np.isfinite(wide) & (kind == NOT_FINITE)
+                env[name] = rounded(np.where(kept, wide, np.clip(wide, -top, top)), leaf.dtype)
             else:
                 env[name] = drawn.astype(storage(leaf.dtype))
     return env

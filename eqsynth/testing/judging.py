@@ -21,11 +21,11 @@ from eqsynth.ir.arithmetic import FLOAT16, FLOAT32, FLOAT64, Arithmetic, Array, 
 from eqsynth.ir.data import FLOATS, draw, leaves
 from eqsynth.ir.interpret import evaluate, evaluate_one
 from eqsynth.ir.program import positions
-from eqsynth.ir.tensor import Tensor, topological
+from eqsynth.ir.tensor import Tensor, args_of, topological
 from eqsynth.ir.types import is_float
 from eqsynth.rules.claim import Claim
 from eqsynth.testing import extremes
-from eqsynth.testing.extremes import EXTREMES
+from eqsynth.testing.extremes import EXTREMES, NOT_FINITE
 from eqsynth.testing.literals import Literals
 from eqsynth.testing.numbers import PRIMES, REAL, Field, TooLarge, Undecided, exact
 
@@ -50,7 +50,7 @@ _INTEGERS: Final = {"zeros": "zeros", "ties": "ties"}
 _OF_INTEGERS: Final = ("ties", "normal", "named", "edges", "mixed")
 # The errors that the interpreter raises for a term that has no value on some data.
 _NO_VALUE: Final = (EqsynthError, ArithmeticError, IndexError, ValueError, TypeError)
-# For rules of proofs, values below this count as 0.
+# For rules that may lose digits, values below this count as 0.
 _VANISHES: Final = 1e-60
 _EPS: Final = float(np.finfo(np.float32).eps)
 
@@ -128,7 +128,7 @@ class Sides:
         """Values of one kind of data for the inputs and weights; each kind is drawn once."""
         found = self._environments.get(kind)
         if found is None:
-            if kind in EXTREMES:
+            if kind in EXTREMES or kind == NOT_FINITE:
                 found = extremes.draw(
                     self._leaves, self._bounds, kind, self.seed + self.turn, self.literals
                 )
@@ -197,6 +197,8 @@ class Sides:
             if differ is not None:
                 return differ, False
         differ = self._rounding_differs(claim, [kind for kind in kinds if kind not in chosen])
+        if differ is None and claim.kind == "bitwise":
+            differ = self._not_finite_differs()
         if differ is None:
             differ = self._overflow(_OF_ORDER_ONE[turn % len(_OF_ORDER_ONE)], claim)
         if differ is not None:
@@ -239,9 +241,9 @@ class Sides:
             return Difference("shape", f"the right side has no value: {error}", kind, env)
         # A claimed bound is relative for results above 1, and absolute for smaller ones.
         least = 1.0 if claim.kind == "approx" else 0.0
-        if claim.for_proofs:
+        if not claim.keeps_digits:
             # 1 - sigmoid(1e4) is e^-10000. Computed as a difference it is 0, in any precision.
-            least = _VANISHES
+            least = max(least, _VANISHES)
         if claim.for_proofs:
             # Only elements at which both sides are finite are compared: x / x = 1 except at 0.
             if a.shape == b.shape:
@@ -278,6 +280,19 @@ class Sides:
             if differ is not None:
                 return differ
         return None
+
+    def _not_finite_differs(self) -> Difference | None:
+        """How the sides differ in float32 on data with NaN and infinities, if there are floats.
+
+        What NaN is as an integer, each machine says otherwise, so such conversions aren't judged.
+        """
+        order = self._orders[0] + self._orders[1]
+        if not self._has(is_float) or any(map(_makes_integers, order)):
+            return None
+        try:
+            return self._other_bits(NOT_FINITE, self.environment(NOT_FINITE))
+        except _NO_VALUE:
+            return None
 
     def _rounds(self, claim: Claim) -> bool:
         """Whether the rule claims something about how the right side rounds."""
@@ -365,6 +380,13 @@ class Sides:
                 found = Difference("value", what, "a finite field", None, a, b)
                 return False, found if polynomial and a.dtype == b.dtype == object else None
         return True, None
+
+
+def _makes_integers(term: Tensor) -> bool:
+    """Whether a term converts floats into integers."""
+    if is_float(term.dtype) or term.dtype == "bool":
+        return False
+    return any(is_float(arg.dtype) for arg in args_of(term))
 
 
 @cache

@@ -26,6 +26,7 @@ _COMMON = frozenset((-2, -1, 0, 1, 2, 3))
 _NONE: Mapping[str, Definition] = {}
 _LARGEST_EXTENT = 40
 _LARGEST_NUMBER = 10**6
+_LARGEST_REAL = (2 - 2.0**-23) * 2.0**127  # of float32
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Literals:
     Attributes:
         integers: for steps, axes and amounts: each integer n, n + 1, n - 1 and 2 * n.
         reals: for constants and data: each number, neighbours as for integers, the middle of two
-            neighbouring numbers, and the negatives of all of these.
+            neighbouring numbers, and the negatives of all of these; float32's largest number for
+            what is larger.
         dtypes: names of dtypes.
         infinities: ``inf`` and ``-inf``, if a rewrite names them; they are used as data.
     """
@@ -84,9 +86,9 @@ def literals_of(rule: Rule, definitions: Mapping[str, Definition] = _NONE) -> Li
     integers = dict.fromkeys(n + d for n in whole for d in (0, 1, -1, n))
     reals = [v + d for v in named for d in (0.0, 1.0, -1.0, v)]
     reals += [(a + b) / 2 for a, b in zip(named, named[1:], strict=False)]
-    reals = [r for r in dict.fromkeys((*reals, *(-r for r in reals))) if abs(r) < 1e38]
+    reals = [max(-_LARGEST_REAL, min(r, _LARGEST_REAL)) for r in (*reals, *(-r for r in reals))]
     dtypes = tuple(dict.fromkeys(word for word in _WORD.findall(text) if word in DTYPES))
     # Only rewrites get infinities: laws are sampled on products, of finite data.
     of_rule = _INFINITY.findall(text) if rule.kind == "rewrite" else ()
     infinities = tuple(dict.fromkeys(map(float, of_rule)))
-    return Literals(tuple(integers), tuple(reals), dtypes, infinities)
+    return Literals(tuple(integers), tuple(dict.fromkeys(reals)), dtypes, infinities)

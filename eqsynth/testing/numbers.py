@@ -35,8 +35,9 @@ _BITS: Final = 320
 _SIMPLE: Final = 10**6
 # Numbers above this have more digits before the point than are kept.
 _LARGEST: Final = 2**_BITS
-# exp of a number below -1e30 is 0 in every dtype.
-_HIDDEN: Final = 1e30
+# exp of a number below this is 0: of the lowest float32, and of scaled scores at such places. Data
+# and its sums are above it (``extremes.py``), and their exponentials are what they are in the reals.
+_HIDDEN: Final = -1e36
 
 
 class Undecided(Exception):
@@ -113,7 +114,7 @@ def _floor(x: Any) -> Any:
 @_limited
 def _exp(x: Any) -> Any:
     # 0, so that the lowest float32 hides scores of a softmax as -inf does (calculus/restrict.py).
-    return _context.mpf(0) if x < -_HIDDEN else _context.exp(x)
+    return _context.mpf(0) if x < _HIDDEN else _context.exp(x)
 
 
 def _sigmoid(x: Any) -> Any:

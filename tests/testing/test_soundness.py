@@ -20,7 +20,7 @@ from eqsynth.rules.claim import Claim
 from eqsynth.testing import assert_rule_sound, extremes
 from eqsynth.testing.choices import RandomChoices, Rejected
 from eqsynth.testing.counterexample import smallest
-from eqsynth.testing.extremes import EXTREMES
+from eqsynth.testing.extremes import EXTREMES, NOT_FINITE
 from eqsynth.testing.firing import alone
 from eqsynth.testing.indices import indices_differ
 from eqsynth.testing.judging import Sides, digits_lost, types_differ
@@ -224,6 +224,44 @@ def test_what_has_too_many_digits_decides_nothing() -> None:
     with pytest.raises(TooLarge), computing_in(REAL):
         evaluate(twice, {"x": np.array([1e30])})
     assert Sides(twice, twice).verdict("huge", Claim("real"), {"x": np.array([1e30])}) is None
+
+
+def test_who_claims_the_same_bits_claims_them_of_nan_and_infinities() -> None:
+    x, y = leaf("x", 4), leaf("y", 4)
+    sides = Sides(op("LogicalNot", op("LessEqual", x, y)), op("Less", y, x))
+    differ, _ = sides.judge(Claim("bitwise"), 0)
+    assert differ is not None and (differ.kind, differ.data) == ("numerics", NOT_FINITE)
+    assert Sides(sides.left, sides.right).judge(Claim("real"), 0)[0] is None
+    # What an integer is that was NaN, is no business of a rule.
+    whole = op("Cast", op("Sub", x, x), attrs=("int64",))
+    nothing = op("Full", attrs=((4,), 0.0, "int64"))
+    assert Sides(whole, nothing).judge(Claim("bitwise"), 0)[0] is None
+
+
+def test_exponentials_of_data_are_those_of_the_reals() -> None:
+    x = leaf("x", 1)
+    least = {"x": np.array([-1.0000000150474662e30])}
+    assert Sides(op("Log", op("Exp", x)), x).verdict("edges", Claim("real"), least) is None
+
+
+def test_what_vanishes_in_a_difference_is_no_other_value() -> None:
+    x, one = leaf("x", 1), op("Full", attrs=((), 1.0, "float32"))
+    sides = Sides(op("Sigmoid", op("Neg", x)), op("Sub", one, op("Sigmoid", x)))
+    for at in (1e4, 50.0):
+        assert sides.verdict("far-offset", Claim("cancels"), {"x": np.array([at])}) is None
+    twice = Sides(sides.left, op("Add", sides.right, sides.right))
+    assert twice.verdict("normal", Claim("cancels"), {"x": np.array([50.0])}) is not None
+
+
+def test_numbers_that_a_rule_names_are_data_however_large() -> None:
+    rules = planted(
+        """(rewrite (Maximum x (Full (vec-empty) -1e38 "float32")) x
+                    :ruleset planted :name "planted")"""
+    )
+    found, x = literals_of(rules["planted"]), leaf("x", 64)
+    (array,) = extremes.draw({"x": x}, {}, "named", 0, found).values()
+    assert array.min() < -1.5e38 and np.isfinite(array.astype(np.float32)).all()
+    assert max(found.reals) < 3.5e38
 
 
 @pytest.mark.parametrize("numbers", [REAL, FLOAT64, Field(PRIMES[0]).arithmetic])
