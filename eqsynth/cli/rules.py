@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from os.path import realpath
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -267,11 +268,11 @@ def generate(
     rules, _ = _load(files or [])
     further = further_files(files or [])
     worlds = with_own(worlds_of(inputs), operators_of(rules.definitions))
-    read = {Path(file).resolve() for file in further}
+    read = set(map(realpath, further))
     for operator in rules.definitions.values():
-        if Path(operator.file).resolve() in read and not operator.cases:
+        if realpath(operator.file) in read and not operator.cases:
             say_aside(f"{operator.name} isn't enumerated: no rule defines it")
-        elif Path(operator.file).resolve() in read and operator.attributes:
+        elif realpath(operator.file) in read and operator.attributes:
             say_aside(f"{operator.name} isn't enumerated: it has attributes")
     chosen = [w for w in worlds if world in (w.name, "all")]
     if not chosen:

@@ -27,6 +27,7 @@ from eqsynth.rules.definitions import (
 )
 from eqsynth.rules.expanding import HEADS, TABLES, Expanded, expanded
 from eqsynth.rules.forms import Form, header_fields, nearest, own_fields, split_forms
+from eqsynth.rules.options import said_once
 from eqsynth.rules.phases import RawRule, Unusable, rewrite_to_rule, two_phase
 from eqsynth.rules.rule import Rule
 from eqsynth.rules.ruleset import RuleSet
@@ -181,6 +182,7 @@ class Loader:
             self.rulesets[command.name] = form
             self._declare(f"(ruleset {command.name}/all)", form)
         elif isinstance(command, egg.RuleCommand | egg.RewriteCommand | egg.BiRewriteCommand):
+            said_once(form)
             for raw in self._raw_rules(command, form):
                 self._rule(raw, form)
         elif isinstance(command, egg.Sort | egg.Relation | egg.Constructor | egg.FunctionCommand):

@@ -104,3 +104,19 @@ def options_of(form: Form, words: Sequence[Piece], known: Collection[str]) -> Ma
         raise form.error(f"{key.text} has no value", key.offset, expected=f"{key.text} and a word",
                          hint="Say which.")  # fmt: skip
     return found
+
+
+def said_once(form: Form) -> None:
+    """Check that no option of a form is said twice: the engine would take the last, and forget the
+    condition before it.
+
+    Raises:
+        RuleError: one is.
+    """
+    said: set[str] = set()
+    for word in words_of(form):
+        if word.text in said:
+            raise form.error(f"{word.text} is said twice", word.offset, hint="Say it once; :when "
+                             "takes several facts, all of which have to hold.")  # fmt: skip
+        if word.text.startswith(":"):
+            said.add(word.text)

@@ -24,7 +24,7 @@ _WORD = re.compile(r'"(\w+)"')
 # Numbers that are always among the samples, and so aren't literals of a rule.
 _COMMON = frozenset((-2, -1, 0, 1, 2, 3))
 _NONE: Mapping[str, Definition] = {}
-_LARGEST_EXTENT = 40
+_LARGEST_EXTENT = 200  # half of the elements that a tensor of a sample may have (``world.py``)
 _LARGEST_NUMBER = 10**6
 _LARGEST_REAL = (2 - 2.0**-23) * 2.0**127  # of float32
 

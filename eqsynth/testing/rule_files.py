@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from os.path import realpath  # Path.resolve raises an error for a link to itself
 from pathlib import Path
 
 from eqsynth.errors import RuleError
@@ -110,8 +111,8 @@ def load_for_check(files: Sequence[str | Path]) -> tuple[RuleSet, list[str]]:
     """
     paths = rule_files(files)
     rules = load_rules(_with_ours(paths))
-    wanted = {path.resolve() for path in paths}
-    return rules, [rule.name for rule in rules.rules if Path(rule.file).resolve() in wanted]
+    wanted = set(map(realpath, paths))
+    return rules, [rule.name for rule in rules.rules if realpath(rule.file) in wanted]
 
 
 def lint_for_check(files: Sequence[str | Path]) -> list[RuleError]:
@@ -121,13 +122,13 @@ def lint_for_check(files: Sequence[str | Path]) -> list[RuleError]:
         RuleError: there is no file.
     """
     paths = rule_files(files)
-    wanted = {path.resolve() for path in paths}
-    return [found for found in lint(_with_ours(paths)) if Path(found.file).resolve() in wanted]
+    wanted = set(map(realpath, paths))
+    return [found for found in lint(_with_ours(paths)) if realpath(found.file) in wanted]
 
 
 def _with_ours(paths: Sequence[Path]) -> list[str | Path]:
-    own = {(rules_dir() / name).resolve() for name in DEFAULT_FILES}
-    return [*DEFAULT_FILES, *(path for path in paths if path.resolve() not in own)]
+    own = {realpath(rules_dir() / name) for name in DEFAULT_FILES}
+    return [*DEFAULT_FILES, *(path for path in paths if realpath(path) not in own)]
 
 
 def further_files(files: Sequence[str | Path]) -> list[str | Path]:

@@ -101,13 +101,16 @@ def draw_world(
     """Draw a world: a dtype, and three or four extents.
 
     Args:
-        wide: one in this many worlds has an extent that the rule names, or one above 7.
+        wide: one in this many worlds has an extent that the rule names, and one in this many of the
+            others an extent above 7.
         empty: one in this many worlds has an extent of 0.
     """
     pool = (1, 2, 3, 4, 5, 2, 3, 1, 6, 7)
     extents = [choices.pick(pool) for _ in range(3)]
-    if chance(choices, wide):
-        extents[0] = choices.pick((*literals.extents, *_WIDE))
+    if literals.extents and chance(choices, wide):
+        extents[0] = choices.pick(literals.extents)
+    elif chance(choices, wide):
+        extents[0] = choices.pick(_WIDE)
     if chance(choices, empty):
         extents.append(0)
     named = literals.dtypes

@@ -117,6 +117,16 @@ def test_a_claim_that_means_nothing_is_refused(claim: str, what: str) -> None:
     assert what in error.value.what and error.value.line > 0
 
 
+@pytest.mark.parametrize("option", [":when ((= a (Num 1)))", ":ruleset analysis", ':name "other"'])
+def test_an_option_is_said_once(option: str) -> None:
+    """Else the engine takes the last one: of two conditions the first would be forgotten."""
+    rule = '(rewrite (Add a b) a :when ((= a b)) :ruleset r :name "own" {})'
+    assert only(rule.format("")).name == "own"
+    error = refused(rule.format(option))
+    assert error.what == f"{option.split()[0]} is said twice"
+    assert (error.line, error.column) == (LINES + 1, rule.index("{") + 1)
+
+
 def test_the_header_may_claim_numerics_of_proofs() -> None:
     assert PRELUDE.count("Numerics   real") == 1
     prelude = PRELUDE.replace("Numerics   real", "Numerics   proof-cancels")

@@ -375,6 +375,26 @@ def test_an_unsound_file_raises(tmp_path: Path) -> None:
     assert found.error is not None and found.error.kind == "value"
 
 
+def test_a_link_to_itself_is_no_rule_file(tmp_path: Path) -> None:
+    link = tmp_path / "link.egg"
+    link.symlink_to(link)
+    with pytest.raises(RuleError) as caught:
+        load_for_check([link])
+    assert caught.value.file == str(link)
+
+
+def test_a_number_above_forty_is_an_extent_too() -> None:
+    """Where a rule names it: this one is wrong from 65 on."""
+    found = check(
+        """(rewrite (ReduceMean x (vec-of 0) 0)
+                    (Mul (ReduceSum x (vec-of 0) 0)
+                         (Full (vec-empty) (/ 1.0 (to-f64 (min n 64))) "float32"))
+                    :when ((= n (vec-get (shape x) 0)) (> n 0) (= (dtype x) "float32"))
+                    :ruleset planted :name "planted")""", "real",
+    )  # fmt: skip
+    assert found.error is not None and found.error.kind == "value"
+
+
 def test_a_name_that_no_rule_has() -> None:
     with pytest.raises(RuleError) as caught:
         assert_rule_sound(RULES, "relu-of-rela")
