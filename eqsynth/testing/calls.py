@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_map_only
 
-from eqsynth.errors import EquivalenceError
 from eqsynth.lower.check import Mismatch, check_equivalence
 
 Call = Callable[..., Any]

@@ -36,7 +36,7 @@ _SIMPLE: Final = 10**6
 # Numbers above this have more digits before the point than are kept.
 _LARGEST: Final = 2**_BITS
 # exp of a number below this is 0: of the lowest float32, and of scaled scores at such places. Data
-# and its sums are above it (``extremes.py``), and their exponentials are what they are in the reals.
+# and its sums are above it (``extremes.py``), so their exponentials are those of the reals.
 _HIDDEN: Final = -1e36
 
 
