@@ -152,11 +152,12 @@ def _undominated(ways: Sequence[Way], most_s: float) -> list[Way]:
     """Return the ways that cost at most ``most_s``, without a way for which another one computes
     the same state, costs no more, and needs no other states."""
     kept: list[Way] = []
+    enough: dict[int, list[Set[int]]] = {}  # state -> what the kept ways that compute it need
     for way in sorted(ways, key=lambda w: (w.cost_s, len(w.needs))):
-        if way.cost_s <= most_s and not any(
-            other.state == way.state and set(other.needs) <= set(way.needs) for other in kept
-        ):
+        needs, known = set(way.needs), enough.setdefault(way.state, [])
+        if way.cost_s <= most_s and not any(other <= needs for other in known):
             kept.append(way)
+            known.append(needs)
     return kept
 
 
