@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from eqsynth.errors import ShapeError
 from eqsynth.ir.functions import REDUCERS
@@ -64,6 +65,13 @@ class Tensor:
         return render(self)
 
 
+@lru_cache(maxsize=1 << 12)
+def _digest_of_leaf(kind: str, name: str, type_: TensorType) -> bytes:
+    """The digest of an input or weight. Extraction makes the inputs that stand for the arguments of
+    its kernels, ``Input("0", …)``, hundred thousands of times."""
+    return digest_of(kind, name, type_)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Input(Tensor):
     """A tensor that the caller of the program passes in each call."""
@@ -74,7 +82,7 @@ class Input(Tensor):
     constant: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", digest_of("Input", self.name, self.type))
+        object.__setattr__(self, "digest", _digest_of_leaf("Input", self.name, self.type))
 
     @property
     def label(self) -> str:
@@ -91,7 +99,7 @@ class Weight(Tensor):
     constant: bool = field(init=False, default=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", digest_of("Weight", self.name, self.type))
+        object.__setattr__(self, "digest", _digest_of_leaf("Weight", self.name, self.type))
 
     @property
     def label(self) -> str:

@@ -63,6 +63,7 @@ _PRODUCTS = {
 }
 
 
+@lru_cache(maxsize=1 << 14)
 def flops(term: Tensor) -> int:
     """Count the floating-point operations of one term, without its arguments' operations; a
     multiply-add counts as two."""

@@ -186,6 +186,7 @@ def map_after(region: Region) -> tuple[Scope, Scope] | None:
     return (reduced, after) if reduced.reduction and whole and plain else None
 
 
+@lru_cache(maxsize=1 << 13)
 def map_kept(region: Region) -> tuple[Scope, Scope] | None:
     """The reduction and the map of a region if the map can be applied to results that are still in
     registers. None for other regions, and for results that are rounded when they are stored
