@@ -199,9 +199,15 @@ class CostModel:
         self._estimates: dict[str, dict[Kernel, float]] = {}
         self._ratios: dict[str, list[Ratio]] = {}
         self._siblings: dict[_Siblings, float] = {}
+        # The present answers of `_of_same_code` and `time_s`, until another time is learned: a
+        # round asks about each kernel in many selections.
+        self._by_code: dict[Kernel, float | None] = {}
+        self._now: dict[Kernel, float] = {}
 
     def load(self, kernels: Sequence[Kernel]) -> None:
         """Load the measured times of these kernels, and the failures, from the profile."""
+        if self.profile.is_empty():
+            return  # thousands of keys would be looked up in vain
         keys = {k: measurement_key(k, self.far) for k in dict.fromkeys(kernels)}
         known = self.profile.lookup_many(keys.values())
         for kernel, key in keys.items():
@@ -233,6 +239,11 @@ class CostModel:
 
     def _of_same_code(self, kernel: Kernel) -> float | None:
         """The time of a measured kernel with the same code; None if there is none."""
+        if kernel not in self._by_code:
+            self._by_code[kernel] = self._looked_up(kernel)
+        return self._by_code[kernel]
+
+    def _looked_up(self, kernel: Kernel) -> float | None:
         if not kernel.generated or self._facts_of(kernel).outline not in self._outlines:
             return None
         code = self._code(kernel)
@@ -256,6 +267,8 @@ class CostModel:
             self._estimates.pop(family, None)
 
     def _learn(self, kernel: Kernel, cost_s: float | None) -> None:
+        self._by_code.clear()
+        self._now.clear()
         self._measured[kernel] = cost_s
         if cost_s is not None:
             if kernel.generated and (code := self._code(kernel)) is not None:
@@ -305,6 +318,12 @@ class CostModel:
 
     def time_s(self, kernel: Kernel) -> float:
         """Seconds of one run; infinite if the kernel doesn't work."""
+        now_s = self._now.get(kernel)
+        if now_s is None:
+            now_s = self._now[kernel] = self._time_s(kernel)
+        return now_s
+
+    def _time_s(self, kernel: Kernel) -> float:
         if kernel.implementation == "torch.view":
             return VIEW_S
         if kernel in self._measured:

@@ -175,6 +175,18 @@ class Profile:
         if self._store.run(read, default=False) and is_quiet():
             self._disturbed_since = since
 
+    def is_empty(self) -> bool:
+        """Whether neither times on this target nor failures are stored."""
+        arguments = (self.target_key, self.versions)
+
+        def read(db: sqlite3.Connection) -> bool:
+            times = "SELECT 1 FROM times WHERE target = ? AND versions = ? LIMIT 1"
+            failures = "SELECT 1 FROM failures LIMIT 1"
+            found = db.execute(times, arguments).fetchone() or db.execute(failures).fetchone()
+            return found is None
+
+        return self._store.run(read, default=True)
+
     def lookup(self, key: MeasurementKey) -> Measurement | None:
         return self.lookup_many([key]).get(key)
 
