@@ -136,7 +136,6 @@ def _is_determined(node: torch.fx.Node) -> bool:
         and str(meant.dtype).removeprefix("torch.") in DTYPES
         and all(isinstance(size, int) for size in meant.shape)
         and meant.numel() <= MOST
-        and meant.device.type == "cpu"
         and torch.Tag.nondeterministic_seeded not in target.tags
         and not target._schema.is_mutable
         and target._schema.name not in _UNSET
