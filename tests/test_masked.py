@@ -13,6 +13,8 @@ import eqsynth
 from eqsynth.egraph.saturation import saturate_terms
 from eqsynth.egraph.schedule import DEFAULT_PHASES, Limits
 from eqsynth.frontend.torch_export import capture
+from eqsynth.ir.tensor import Op
+from eqsynth.ir.tensor import Tensor as Term
 from eqsynth.numerics import rules_of
 
 RULES = rules_of((), "real", where="test")
@@ -98,6 +100,67 @@ def test_a_mask_that_lets_few_places_through_is_seen(
     program = capture(Masked(mask, attend).eval(), inputs()).program
     graph = saturate_terms(program.outputs, RULES, DEFAULT_PHASES, Limits(), False)
     assert ("restrict" in graph.matches) == fires and not graph.faults
+
+
+def nano_gpt(s: Tensor, n: int) -> Tensor:
+    return s.masked_fill(torch.tril(torch.ones(n, n)) == 0, -math.inf)
+
+
+CAUSAL: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "compared": nano_gpt,
+    "counted": lambda s, n: torch.where(causal(n), s, LOWEST),
+    "filled above": lambda s, n: s.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf),
+    "added": lambda s, n: s + torch.full((n, n), -math.inf).triu(1),
+    "added, the lowest": lambda s, n: s + (1 - torch.ones(n, n).tril()) * LOWEST,
+    "of more axes": lambda s, n: torch.where(causal(n)[None, None], s, -math.inf),
+}
+NOT_CAUSAL: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "one further": lambda s, n: s.masked_fill(torch.ones(n, n).triu(2).bool(), -math.inf),
+    "what comes after": lambda s, n: s.masked_fill(torch.ones(n, n).tril(-1).bool(), -math.inf),
+    "not low enough": lambda s, n: torch.where(causal(n), s, -1e4),
+    "other scores": lambda s, n: torch.where(causal(n), s, s - 1e4),
+}
+
+
+class Scored(nn.Module):
+    """Four heads, and a function of their scores."""
+
+    def __init__(self, scored: Callable[[Tensor, int], Tensor]) -> None:
+        super().__init__()
+        self.scored = scored
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        return torch.softmax(self.scored(scores, q.shape[-2]), -1) @ v
+
+
+@pytest.mark.parametrize(
+    ("forms", "matches"), [(CAUSAL, True), (NOT_CAUSAL, False)], ids=["causal", "not causal"]
+)
+def test_a_causal_mask_in_any_form_is_causal_attention(
+    forms: dict[str, Callable[[Tensor, int], Tensor]], matches: bool
+) -> None:
+    given = tuple(torch.randn(1, 2, 12, 4) for _ in "qkv")
+    wrong = []
+    for name, scored in forms.items():
+        program = capture(Scored(scored).eval(), given).program
+        graph = saturate_terms(program.outputs, RULES, DEFAULT_PHASES, Limits(), False)
+        found = [members for members in graph.classes.values() if any(map(_is_causal, members))]
+        if bool(found) != matches or graph.faults:
+            wrong.append(name)
+    assert not wrong
+
+
+def _is_causal(member: Term) -> bool:
+    return isinstance(member, Op) and member.name == "CausalAttention"
+
+
+@pytest.mark.rotating
+def test_causal_attention_written_by_hand_is_computed_as_such() -> None:
+    module = Scored(nano_gpt).eval()
+    given = tuple(torch.randn(1, 2, 12, 4) for _ in "qkv")
+    program = eqsynth.optimize(module, given, engines=(), progress=False, certify=True)
+    torch.testing.assert_close(program(*given), module(*given))
 
 
 @pytest.mark.rotating

@@ -46,7 +46,7 @@ from typing import Final
 
 from eqsynth.egraph.tactics.ordering import FEWER
 from eqsynth.ir.program import Program
-from eqsynth.ir.tensor import Op, Tensor, Weight, args_of, topological
+from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
 from eqsynth.ir.work import flops
 
 # Operators that are linear, so that rewrites may move contractions through them.
@@ -54,6 +54,11 @@ _LINEAR = frozenset({"Add", "Sub", "Mul", "Neg", "Cast", "Div"})
 # Sums over axes and windows, which may move through contractions.
 _AVERAGES = frozenset({"ReduceSum", "ReduceMean", "AvgPool2d"})
 _SUMS = frozenset({"Add", "Sub"})
+# What masks are made of, besides counts, numbers and views.
+_ARITHMETIC = _LINEAR | {
+    "Abs", "Equal", "FloorDivide", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd",
+    "LogicalNot", "LogicalOr", "Maximum", "Minimum", "NotEqual", "Remainder", "Sign", "Where",
+}  # fmt: skip
 # The most operators of a nonlinear function that is written as several operators.
 _LONGEST_FUNCTION = 32
 
@@ -79,7 +84,10 @@ def cuts(program: Program, most: int = MOST_TERMS) -> list[tuple[Tensor, ...]]:
     walk = _Walk.of(program)
     places = walk.places()
     ends = [position for position, kind in places.items() if kind is _Place.FUNCTION]
-    wider = walk.places(walk.read_by_layers(places))
+    wider, given = places, set[Tensor]()
+    while read := walk.read_by_layers(wider) - given:
+        given |= read
+        wider = walk.places(given)
     for wanted in _Place:
         more = [position for position, kind in wider.items() if kind is wanted]
         for begin, end in pairwise([-1, *ends, len(walk.order) - 1]):
@@ -119,7 +127,7 @@ class _Walk:
 
     @staticmethod
     def of(program: Program) -> _Walk:
-        order = [term for term in program.terms() if not term.constant]
+        order = _in_order(program)
         users: dict[Tensor, list[Tensor]] = {}
         for term in order:
             for arg in args_of(term):
@@ -152,7 +160,7 @@ class _Walk:
 
     def read_by_layers(self, places: Mapping[int, _Place]) -> set[Tensor]:
         """Return the places that more contractions read than one layer has for its queries, keys
-        and values: the result of an encoder."""
+        and values: the result of an encoder, and that with positions added to it."""
         return {
             term
             for term in (self.order[position] for position in places)
@@ -254,6 +262,25 @@ class _Walk:
         return given
 
 
+def _in_order(program: Program) -> list[Tensor]:
+    """Return the non-constant terms, arguments before users, and of several arguments first the one
+    that takes the longest chain of terms. So the encoder comes before the first layer of a decoder,
+    whose tensors would else be live in all of the encoder's layers."""
+    height: dict[Tensor, int] = {}
+    for term in program.terms():
+        height[term] = 1 + max((height[arg] for arg in args_of(term)), default=0)
+    order: dict[Tensor, None] = {}
+    stack = [(root, False) for root in reversed(program.outputs)]
+    while stack:
+        term, made = stack.pop()
+        if made:
+            order[term] = None
+        elif term not in order and not term.constant:
+            stack.append((term, True))
+            stack += [(arg, False) for arg in sorted(args_of(term), key=height.__getitem__)]
+    return list(order)
+
+
 def _beside(order: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
     """Return the tensors that may be live besides the tensor at a cut: several terms read them, and
     no contraction makes or reads them, not even through views (a contraction of each step of a loop
@@ -315,11 +342,18 @@ def _is_map(term: Tensor) -> bool:
 
 
 def _is_mask(term: Tensor) -> bool:
-    """Whether the term is a matrix that is computed from comparisons and no weight."""
+    """Whether the term is a matrix that is computed from comparisons, choices and arithmetic. The
+    sines of places that a mask counts (DETR's positions) are none."""
     if not term.constant or len(term.shape) < 2 or 1 in term.shape[-2:]:
         return False
-    made = topological([term])
-    return any(t.dtype == "bool" for t in made) and not any(isinstance(t, Weight) for t in made)
+    made = list(topological([term]))
+    return any(t.dtype == "bool" for t in made) and all(map(_makes_masks, made))
+
+
+def _makes_masks(term: Tensor) -> bool:
+    if not isinstance(term, Op):
+        return isinstance(term, Scope)
+    return term.row.kind in ("view", "constant", "data") or term.name in _ARITHMETIC
 
 
 def _is_softmax(term: Tensor) -> bool:

@@ -3,6 +3,8 @@ the program take more work."""
 
 from __future__ import annotations
 
+from functools import reduce
+
 import pytest
 
 import eqsynth
@@ -54,6 +56,8 @@ def read_by(addend: Expr, x: Expr = X) -> Expr:
 
 BRANCH = ops.tanh(X @ weight("w0"))
 
+LATE = reduce(lambda x, _: ops.sin(x), range(8), COLUMN)
+
 CUT = {
     "layers": layers(3),
     "tied": layers(3, tied=True),
@@ -75,8 +79,9 @@ WHOLE = {
     # A product of the column takes less than a product of the sum.
     "a repeated column": read_by(ops.tanh(ops.expand(COLUMN, (ROWS, WIDTH)))),
     "a smaller addend": read_by(ops.tanh(COLUMN)),
-    # y = f @ out is known, so that (y @ p + f) @ out = y @ (p @ out + 1).
-    "a function that others read": read_by(BRANCH @ weight("out") @ weight("p") + BRANCH, COLUMN),
+    # y = f @ out is known, so that (y @ p + f) @ out = y @ (p @ out + 1). The other addend takes a
+    # longer chain of terms, so it is live at f, where a cut would lose nothing.
+    "a function that others read": read_by(BRANCH @ weight("out") @ weight("p") + BRANCH, LATE),
     "a wide part": ops.relu(ops.slice((X + BRANCH) @ weight("out"), 1, 0, 1)),
 }
 

@@ -261,6 +261,8 @@ def test_a_polynomial_of_a_narrow_contraction_is_not_cut_off() -> None:
 
     assert count(lambda s: s * s, 32, 4) == 1
     assert count(lambda s: 1 + s + s * s / 2, 32, 4) == 1
+    assert count(lambda s: (s + 1) * (s + 1), 32, 4) == 1
+    assert count(lambda s: (s + s[:, :1]) ** 2, 32, 4) == 2
     assert count(lambda s: s * s, 31, 4) == 2
     assert count(lambda s: s * torch.tanh(s), 32, 4) == 2
 
@@ -368,6 +370,42 @@ def test_a_decoder_is_cut_beside_what_its_encoder_gives() -> None:
     segments = cut(program, 30)
     assert len(whole) <= 2 and len(segments) >= 5
     assert len({segment.key for segment in segments}) <= 4
+    graph = stitch(program, segments, [unsaturated(s.roots, "") for s in segments])
+    assert rebuilt(graph) == program.outputs
+
+
+class _Detector(nn.Module):
+    """A decoder with tokens of its own: its first layer needs no encoder. Its keys are what the
+    encoder gives plus positions, sines of places that a mask counts."""
+
+    def __init__(self, encoders: int, layers: int) -> None:
+        super().__init__()
+        self.encoders = nn.Sequential(*(
+            nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.LayerNorm(4))
+            for _ in range(encoders)
+        ))  # fmt: skip
+        self.own = nn.ModuleList(nn.Linear(4, 4) for _ in range(layers))
+        self.keys = nn.ModuleList(nn.Linear(4, 4) for _ in range(layers))
+        self.values = nn.ModuleList(nn.Linear(4, 4) for _ in range(layers))
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: TorchTensor, y: TorchTensor) -> TorchTensor:
+        places = torch.ones(6, 4, dtype=torch.bool).cumsum(0).float()
+        memory = self.encoders(x)
+        for own, keys, values in zip(self.own, self.keys, self.values, strict=True):
+            y = self.norm(y + torch.relu(own(y)))
+            scores = y @ keys(memory + torch.sin(places)).transpose(-1, -2)
+            y = self.norm(y + torch.softmax(scores, -1) @ values(memory))
+        return y
+
+
+@pytest.mark.parametrize(("encoders", "layers"), [(4, 4), (2, 5)])
+def test_equal_layers_of_encoder_and_decoder_are_equal_segments(encoders: int, layers: int) -> None:
+    given = (torch.randn(1, 6, 4), torch.randn(1, 2, 4))
+    program = capture(_Detector(encoders, layers).eval(), given).program
+    segments = cut(program, 30)
+    assert len(segments) >= encoders + layers
+    assert len({segment.key for segment in segments}) <= 7
     graph = stitch(program, segments, [unsaturated(s.roots, "") for s in segments])
     assert rebuilt(graph) == program.outputs
 
@@ -495,7 +533,8 @@ def test_a_cut_loses_nothing(number: int, worker: Worker, rules: RuleSet, tmp_pa
     assert len(cut(program)) > 1
     stitched = saturated(worker, rules, program, whole=False)
     whole = saturated(worker, rules, program, whole=True)
-    assert (stitched.stop, whole.stop) == ("saturated", "saturated")
+    # Of three layers the whole program may grow more than a phase allows; no cut costs FLOPs then.
+    assert stitched.stop == "saturated" and whole.stop in ("saturated", "growth")
     least = least_flops(whole, tmp_path)
     assert least_flops(stitched, tmp_path) == least
     assert least <= sum(flops(t) for t in program.terms() if not t.constant)

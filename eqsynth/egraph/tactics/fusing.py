@@ -28,7 +28,7 @@ from eqsynth.egraph.tactics.requests import (
 )
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
-from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, reads, terms_of
+from eqsynth.ir.scalar import Call, Cast, Num, Prod, Read, Sum, reads, terms_of
 from eqsynth.ir.tensor import ClassRef, Scope, Tensor
 
 # In a sum of more terms than this, all maps that can be fused are fused at once, as one answer. One
@@ -84,15 +84,18 @@ def expression_fusion(view: View, row: Sequence[Any]) -> Iterable[Path]:
 def _scaled_sums(view: View, scope: Scope) -> list[Path]:
     """The paths on which a sum with a constant term is inlined where a number multiplies it:
     ``L_x 2 * {f + c}[x] = L_x 2 * (f + c)``, of which "scale-of-shifted" takes the scale apart.
-    In constants also a function of places alone, the mask ``-1e4 * {1 - (j <= i)}[i, j]``."""
+    In constants also a function of places alone, the mask ``-1e4 * {1 - (j <= i)}[i, j]``, or one
+    that is converted, ``bool({where(j <= i, 1, 0)}[i, j])``."""
     by_number = isinstance(scope.body, Prod) and not scope.reduction
+    of_places = isinstance(scope.body, Prod | Cast) and not scope.reduction and scope.constant
     found = [
         way
-        for read in (reads(scope.body) if by_number else ())
+        for read in (reads(scope.body) if by_number or of_places else ())
         if isinstance(read.tensor, ClassRef)
         for inner in algebra.maps_of(view, read.tensor)
         if inner not in view.derived
-        if _is_shifted_sum(view, inner) or (scope.constant and not list(reads(inner.body)))
+        if (by_number and _is_shifted_sum(view, inner))
+        or (of_places and not list(reads(inner.body)))
         if merging.merge(scope, read, inner) and (way := path(scope, Inline(read, inner)))
     ]
     if not found:
