@@ -28,7 +28,8 @@ The function may be written as a product or a sum of functions of one tensor:
     x * clamp(x + 3, 0, 6) / 6   a function of x, scaled
 
 A large segment is cut further where one tensor is live, or one besides the result of an encoder
-that all layers of the decoder read, although a useful rewrite may be lost there.
+that all layers of the decoder read (and that result with positions added to it), although a useful
+rewrite may be lost there.
 
 Two kinds of tensors may be live besides the one at the cut. A tensor that several layers read and
 that no contraction made (a mask, positions) is materialized once in any case. A result of the

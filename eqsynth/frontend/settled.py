@@ -7,8 +7,9 @@ number; after ``long`` they are -6 and -5. Rules and constants are right over th
 constant is computed once, by the calls of torch that compute it in the module, and its value goes
 into the program: as a function of its places if it is one (``recognized.py``), else as a tensor.
 
-Integers are exact, and so are floats that are whole numbers: ``torch.arange(n).float() >= 3`` stays
-a comparison. Of a parameter the value may change. A constant that jumps and depends on one,
+Integers are exact, and so are floats that are whole numbers: ``torch.arange(n).float() >= 3`` is a
+function of places, ``triu(ones(n, n)).bool()`` a triangle, and what has no such form stays as it is
+written. Of a parameter the value may change. A constant that jumps and depends on one,
 
     torch.round(weight / scale)                            a weight in steps of its scale
 
@@ -69,8 +70,8 @@ class Settled:
         self._known.add(node)
         self._values[node] = tensor
 
-    def jump(self, node: torch.fx.Node) -> torch.Tensor | None:
-        """The value of a node that jumps, and for which something was rounded; None of others.
+    def jump(self, node: torch.fx.Node) -> tuple[torch.Tensor, bool] | None:
+        """The value of a node that jumps, and whether nothing was rounded for it; None of others.
 
         Called for each node of the graph in turn."""
         if not _is_determined(node) or not self._known.issuperset(node.all_input_nodes):
@@ -79,7 +80,7 @@ class Settled:
         if not _jumps(node):
             return None
         before = [self._value(other) for other in self._before(node)]
-        return None if all(map(_is_whole, before)) else self._value(node)
+        return self._value(node), all(map(_is_whole, before))
 
     def is_blurred(self, node: torch.fx.Node) -> bool:
         """Whether a node depends on parameters and on no input, jumps, and something was rounded

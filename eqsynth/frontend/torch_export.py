@@ -339,11 +339,12 @@ class _Translation:
     def _settled(self, node: torch.fx.Node) -> Any:
         """The node's value, if it is a constant that jumps; the calls that compute it if it depends
         on parameters; None of other nodes."""
-        value = self.settled.jump(node)
-        if value is None:
+        found = self.settled.jump(node)
+        if found is None:
             return self._by_calls(node) if self.settled.is_blurred(node) else None
+        value, exact = found
         function = said(value)
-        if function is not None:
+        if function is not None or exact:
             return function
         return self._weight(node.name, value, lifted=True, own=False)
 
