@@ -42,6 +42,9 @@ _EXACT: Final = frozenset(
         "minimum", "neg", "relu", "stack", "where",
     )
 )  # fmt: skip
+# These take only the shape and the dtype of their first argument.
+_SHAPED: Final = {"aten::ones_like": 1, "aten::zeros_like": 0, "aten::new_ones": 1,
+                  "aten::new_zeros": 0}  # fmt: skip
 LARGEST_TREE: Final = 64
 """So many calls may become one ``Opaque`` operator; a call that is used twice counts twice."""
 
@@ -56,6 +59,7 @@ class Settled:
     def __init__(self) -> None:
         self._known: set[torch.fx.Node] = set()
         self._values: dict[torch.fx.Node, torch.Tensor] = {}
+        self._leaves: set[torch.fx.Node] = set()  # the nodes whose values were given
         # Nodes that depend on parameters too, those of them that were rounded, and how many calls
         # each is.
         self._constant: dict[torch.fx.Node, int] = {}
@@ -68,13 +72,21 @@ class Settled:
     def give(self, node: torch.fx.Node, tensor: torch.Tensor) -> None:
         """Say what a node's value is: that of a constant tensor of the graph."""
         self._known.add(node)
+        self._leaves.add(node)
         self._values[node] = tensor
 
     def jump(self, node: torch.fx.Node) -> tuple[torch.Tensor, bool] | None:
         """The value of a node that jumps, and whether nothing was rounded for it; None of others.
 
         Called for each node of the graph in turn."""
-        if not _is_determined(node) or not self._known.issuperset(node.all_input_nodes):
+        if not _is_determined(node):
+            return None
+        number = _SHAPED.get(node.target._schema.name)  # type: ignore[union-attr]
+        if number is not None:
+            meant = node.meta["val"]
+            self.give(node, torch.tensor(number, dtype=meant.dtype).expand(meant.shape))
+            return None
+        if not self._known.issuperset(node.all_input_nodes):
             return None
         self._known.add(node)
         if not _jumps(node):
@@ -109,7 +121,7 @@ class Settled:
         stack = [(node, False)]
         while stack:
             one, done = stack.pop()
-            if done:
+            if done or one in self._leaves:
                 found[one] = None
             elif one not in found:
                 stack.append((one, True))
@@ -153,8 +165,8 @@ def _is_whole(value: torch.Tensor) -> bool:
 def _jumps(node: torch.fx.Node) -> bool:
     """Whether a node's function isn't continuous in an argument: it gives integers or bools for
     floats, or numbers of fewer digits, or is a step function."""
-    given = [arg.meta["val"] for arg in node.all_input_nodes]
-    floats = [arg for arg in given if arg.is_floating_point()]
+    given = [arg.meta.get("val") for arg in node.all_input_nodes]
+    floats = [arg for arg in given if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
     if not floats:
         return False
     assert isinstance(node.target, torch._ops.OpOverload)

@@ -57,6 +57,10 @@ JUMPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "remainder": lambda w: torch.remainder(numbers() * 0.1, 0.1),
     "divided": lambda w: torch.div(numbers() * 0.1, 0.1, rounding_mode="trunc"),
     "fewer digits": lambda w: (numbers() / 49).half().float() * 1000,
+    # The logarithms, rounded, are whole numbers, and were needed before.
+    "a second jump": lambda w: (
+        (logs := torch.log(torch.ones(4) / 8) / math.log(16) * 8).long() + (logs == -6) * 10
+    ),
     "argmax": lambda w: torch.stack([numbers() * 0.1 * 10, numbers()]).argmax(0),
     # The same of a parameter.
     "a step of a weight": lambda w: torch.round(w * 0.35 * 10),
@@ -112,6 +116,17 @@ def test_new_weights_go_through_the_same_steps() -> None:
     module.weight.copy_(torch.arange(21, 41).float())
     program.refresh(module)
     assert torch.equal(program(q), module(q))
+
+
+def test_ones_like_an_input_are_known() -> None:
+    class Alike(torch.nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return q + (torch.log(torch.ones_like(q) / 8) / math.log(16) * 8).long()
+
+    program = capture(Alike().eval(), (torch.zeros(4),)).program
+    (root,) = program.outputs
+    numbers = [t.attrs[1] for t in topological([root]) if isinstance(t, Op) and t.name == "Full"]
+    assert -6 in numbers
 
 
 def test_the_bounds_of_an_index_don_t_visit_floats() -> None:
