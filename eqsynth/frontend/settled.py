@@ -164,18 +164,13 @@ def _is_whole(value: torch.Tensor) -> bool:
 
 def _jumps(node: torch.fx.Node) -> bool:
     """Whether a node's function isn't continuous in an argument: it gives integers or bools for
-    floats, or numbers of fewer digits, or is a step function."""
+    floats, or is a step function. (A conversion to fewer digits is rounded in any case.)"""
     given = [arg.meta.get("val") for arg in node.all_input_nodes]
-    floats = [arg for arg in given if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
-    if not floats:
+    if not any(isinstance(arg, torch.Tensor) and arg.is_floating_point() for arg in given):
         return False
     assert isinstance(node.target, torch._ops.OpOverload)
-    found: torch.dtype = node.meta["val"].dtype
-    fewer = found.is_floating_point and torch.finfo(found).bits < min(
-        torch.finfo(arg.dtype).bits for arg in floats
-    )
     steps = node.target._schema.name in _STEPS or "rounding_mode" in node.kwargs
-    return not found.is_floating_point or fewer or steps
+    return steps or not node.meta["val"].is_floating_point()
 
 
 def _rounds_nothing(node: torch.fx.Node) -> bool:

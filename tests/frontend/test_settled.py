@@ -57,9 +57,10 @@ JUMPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "remainder": lambda w: torch.remainder(numbers() * 0.1, 0.1),
     "divided": lambda w: torch.div(numbers() * 0.1, 0.1, rounding_mode="trunc"),
     "fewer digits": lambda w: (numbers() / 49).half().float() * 1000,
-    # The logarithms, rounded, are whole numbers, and were needed before.
+    # The logarithms are whole numbers in float32, and were computed for the first jump.
     "a second jump": lambda w: (
-        (logs := torch.log(torch.ones(4) / 8) / math.log(16) * 8).long() + (logs == -6) * 10
+        (logs := torch.log(torch.tensor([1.0, 10.0, 100.0, 1000.0])) / math.log(10)).long()
+        + 10 * (logs == 3)
     ),
     "argmax": lambda w: torch.stack([numbers() * 0.1 * 10, numbers()]).argmax(0),
     # The same of a parameter.
