@@ -74,8 +74,7 @@ def match_cumsum(view: View, row: Sequence[Any]) -> Iterable[Steps]:
 
 def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> Iterator[Path]:
     """Yield the paths on which ``k`` becomes ``e - q``, for each factor ``ones[e - k]``; and, with
-    k counted backward first, ``e + q`` for ``ones[k - e]``. In place of ones, any number will do:
-    a scale of the other factors may have got into them.
+    k counted backward first, ``e + q`` for ``ones[k - e]``.
 
     Args:
         turned: whether an iterator has been counted backward.
@@ -86,8 +85,7 @@ def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> I
             continue
         (index,) = factor.index
         over = [it for it in index.iterators() if it in reduced]
-        value = number(factor.tensor)
-        if len(over) != 1 or not value:
+        if len(over) != 1 or number(factor.tensor) != 1.0:
             continue
         (it,), slot = over, len(scope.extents)
         if index.coefficient(it.slot) == 1 and not turned:
@@ -99,7 +97,7 @@ def _without_conditions(scope: Scope, number: Number, turned: bool = False) -> I
             end = index + bare(it)
             steps = It(slot, end.range()[1] + 1)
             recount = Recount((Count(it, end - bare(steps), (steps,)),))
-            yield from some(path(scope, recount, Numbers(((factor.tensor, value),))))
+            yield from some(path(scope, recount, Numbers(((factor.tensor, 1.0),))))
 
 
 def _runs(scope: Scope) -> Iterator[_Run]:
