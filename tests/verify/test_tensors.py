@@ -58,6 +58,8 @@ NOT_PROVED = {
     "choice-of-matmuls": "left to show: where takes part in a sum or product, and may be infinite",
     "choice-of-sums": "left to show: which numbers add is",
     "convert-of-rows": "left to show: what is converted to d",
+    "match-causal-attention-quotient": "left to show: the operator Softmax",
+    "match-causal-attention-unscaled": "left to show: the operator Softmax",
     "upsample-of-conv1x1": "left to show: the operator UpsampleBilinear2d",
 }
 
