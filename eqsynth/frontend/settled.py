@@ -42,6 +42,16 @@ _EXACT: Final = frozenset(
         "minimum", "neg", "relu", "stack", "where",
     )
 )  # fmt: skip
+# Functions that give whole numbers for whole numbers, exactly, however they are written: not
+# quotients, since rules write ``c * 49 / 49`` as ``c * 49 * (1 / 49)``, and 49 * (1 / 49) is less
+# than 1 in float64.
+_WHOLE: Final = frozenset(
+    "aten::" + name
+    for name in (
+        "_to_copy", "add", "cumsum", "fill", "full_like", "lift_fresh_copy", "masked_fill", "mul",
+        "rsub", "sub", "sum", "to", "tril", "triu",
+    )
+)  # fmt: skip
 # These take only the shape and the dtype of their first argument.
 _SHAPED: Final = {"aten::ones_like": 1, "aten::zeros_like": 0, "aten::new_ones": 1,
                   "aten::new_zeros": 0}  # fmt: skip
@@ -91,8 +101,10 @@ class Settled:
         self._known.add(node)
         if not _jumps(node):
             return None
-        before = [self._value(other) for other in self._before(node)]
-        return self._value(node), all(map(_is_whole, before))
+        # All of them are computed, in this order.
+        before = [(other, self._value(other)) for other in self._before(node)]
+        exact = all(self._is_exact(other) and _is_whole(value) for other, value in before)
+        return self._value(node), exact
 
     def is_blurred(self, node: torch.fx.Node) -> bool:
         """Whether a node depends on parameters and on no input, jumps, and something was rounded
@@ -109,6 +121,13 @@ class Settled:
         if rounded or not (jumps or _rounds_nothing(node)):
             self._rounded.add(node)
         return False
+
+    def _is_exact(self, node: torch.fx.Node) -> bool:
+        """Whether a node is given, made of no tensor, or exact if all are whole numbers."""
+        if node in self._leaves or not node.all_input_nodes or _jumps(node):
+            return True
+        assert isinstance(node.target, torch._ops.OpOverload)
+        return node.target._schema.name in _WHOLE or _rounds_nothing(node)
 
     def _may_be_rounded(self, node: torch.fx.Node) -> bool:
         if node not in self._known:

@@ -62,6 +62,8 @@ JUMPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         (logs := torch.log(torch.tensor([1.0, 10.0, 100.0, 1000.0])) / math.log(10)).long()
         + 10 * (logs == 3)
     ),
+    "a whole logarithm": lambda w: torch.log10(torch.tensor([1.0, 10.0, 100.0, 1000.0])).long(),
+    "a whole quotient": lambda w: torch.floor(numbers() * 49 / 49),
     "argmax": lambda w: torch.stack([numbers() * 0.1 * 10, numbers()]).argmax(0),
     # The same of a parameter.
     "a step of a weight": lambda w: torch.round(w * 0.35 * 10),
