@@ -104,6 +104,13 @@ def test_what_is_exact_stays_in_the_program(case: str) -> None:
     assert made <= {"weight"} and not program.opaque
 
 
+def test_a_quotient_that_comes_out_whole_is_not_taken_for_exact() -> None:
+    """Rules write it as a product, 3 * 49 * (1 / 49), whose floor is 2."""
+    _, program = captured(JUMPS["a whole quotient"])
+    terms = topological(program.program.outputs)
+    assert not any(isinstance(term, Op) and term.name == "Floor" for term in terms)
+
+
 def test_a_mask_that_was_rounded_is_still_a_mask() -> None:
     """Its values are known, so it is said as a function of its places."""
     places = torch.arange(9)
