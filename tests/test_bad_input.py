@@ -312,6 +312,7 @@ def test_a_sum_that_cancels_is_no_difference() -> None:
         quick(model, (x,))
 
 
+@pytest.mark.rotating
 def test_a_covariance_keeps_its_digits() -> None:
     """A product of centred columns isn't multiplied out: of ``sum x x - n m m`` large numbers are
     left, which at values around 10 is 1e-3 of the result."""

@@ -134,6 +134,7 @@ class Scored(nn.Module):
         return torch.softmax(self.scored(scores, q.shape[-2]), -1) @ v
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("forms", "matches"), [(CAUSAL, True), (NOT_CAUSAL, False)], ids=["causal", "not causal"]
 )
@@ -171,6 +172,7 @@ def test_a_wide_band_of_many_places_is_seen() -> None:
     assert "restrict" in graph.matches and not graph.faults
 
 
+@pytest.mark.rotating
 def test_every_fourth_place_is_a_window() -> None:
     """``j = i % 4 + 4 * w``; the mask stands between two functions, and no cut beside it."""
     module = Weighted(lambda s, m, v: torch.relu(torch.sigmoid(s) * (apart(16) % 4 == 0)) @ v)
@@ -189,6 +191,7 @@ def test_windowed_attention_takes_the_work_of_its_window() -> None:
     torch.testing.assert_close(program(*given), module(*given))
 
 
+@pytest.mark.rotating
 def test_the_lowest_number_hides_as_an_infinity() -> None:
     """As transformers writes masks: ``masked_fill(~seen, torch.finfo(dtype).min)``."""
     module, given = Masked(band, "lowest").eval(), inputs()

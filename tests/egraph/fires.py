@@ -24,6 +24,7 @@ FIRES: dict[str, str] = {
     "weighted-mean": "divided",
     "scaled-layer": "scale-of-shifted",
     "standardized-layer": "scale-of-shifted-and-shift",
+    "taken-off": "terms-cancel",
     "squared-distances": "sub-definition pow-definition",
     "normalized-attention": "exp-definition",
     "repeated-rows": "expand-definition quotient",

@@ -38,6 +38,7 @@ from tests.egraph.normalizations import (
     part_of_a_normalization,
     scaled_layer,
     standardized_layer,
+    taken_off,
     weighted_mean,
 )
 from tests.shared import once
@@ -598,6 +599,7 @@ PROGRAMS: dict[str, Callable[[], Tensor]] = {
     "weighted-mean": weighted_mean,
     "scaled-layer": scaled_layer,
     "standardized-layer": standardized_layer,
+    "taken-off": taken_off,
     "squared-distances": squared_distances,
     "normalized-attention": normalized_attention,
     "repeated-rows": repeated_rows,

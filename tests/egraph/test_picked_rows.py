@@ -152,6 +152,7 @@ def saturated(roots: tuple[Tensor, ...]) -> EGraph:
     return saturate_terms(roots, RULES, DEFAULT_PHASES, LIMITS, False)
 
 
+@pytest.mark.rotating
 def test_a_segment_computes_the_rows_that_the_next_one_picks() -> None:
     """The ids are computed from an input, in both segments."""
     x, ids = torch.ones(40, 8), torch.tensor([3, -1])
@@ -175,6 +176,7 @@ def test_a_segment_computes_the_rows_that_the_next_one_picks() -> None:
     assert not any(isinstance(part, Op) and part.name == "Embedding" for part in found)
 
 
+@pytest.mark.rotating
 def test_a_large_segment_is_not_asked_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def flops(most: int) -> int:
         monkeypatch.setattr(segmented, "MOST_PICKED", most)
@@ -186,6 +188,7 @@ def test_a_large_segment_is_not_asked_for_rows(monkeypatch: pytest.MonkeyPatch) 
     assert 2 * flops(64) < flops(1)
 
 
+@pytest.mark.rotating
 def test_a_segment_computes_what_a_gather_of_another_width_picks() -> None:
     """The ids are repeated along 6 columns behind the last layer, and along 4 before it."""
     layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 6))
@@ -239,6 +242,7 @@ class FirstToken(nn.Module):
         return (torch.softmax(scores, -1) @ v)[:, :, 0]
 
 
+@pytest.mark.rotating
 def test_the_first_row_of_a_scaled_attention_is_computed_alone() -> None:
     """The check has inputs around 1e6, and so scores around 1e12."""
     torch.manual_seed(0)

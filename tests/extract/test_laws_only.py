@@ -57,6 +57,7 @@ def scopes_of(term: Tensor) -> list[Scope]:
     return [*([term] if isinstance(term, Scope) else []), *below]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("objective", ["flops", "time"])
 def test_a_mean_by_tiny_weights_is_finite(objective: str) -> None:
     """The sum of the weights is 1.7e-39; its reciprocal is infinite, and the mean isn't."""

@@ -349,6 +349,7 @@ ROWS: dict[str, Winner | Equal] = {
     "fold-terms": Winner(two_biases, "flops", 270),
     "scale-of-shifted": Winner(known("scaled-layer"), "flops", 140),
     "scale-of-shifted-and-shift": Winner(known("standardized-layer"), "flops", 140),
+    "terms-cancel": Winner(known("taken-off"), "flops", 140),
     "invariants": Winner(known("normalized-attention"), "flops", 84),
     "divided": Winner(known("weighted-mean"), "flops", 66),
     "quotient": Winner(known("repeated-rows"), "flops", 72),
