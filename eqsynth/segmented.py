@@ -128,7 +128,7 @@ class Saturation:
     def _recalled(self, segment: Segment, place: int) -> bool:
         """Take a segment's e-graph from the cache; return False if it isn't there, or was begun
         here."""
-        if segment.key in self._begun:
+        if segment.key in self._begun or not segment.roots:
             return False
         share_s = self._share_s(segment, place)
         known = remembered.load(self._file_of(segment), segment.roots, share_s)
@@ -160,6 +160,8 @@ class Saturation:
 
     def _saturated(self, segment: Segment, place: int) -> EGraph:
         """Saturate a segment, and begin earlier ones if more workers are free."""
+        if not segment.roots:  # a module that returns no tensor, as ``return x.shape``
+            return unsaturated((), "saturated")
         if _is_empty(segment):
             return unsaturated(segment.roots, "zero-size dimension")
         while segment.key not in self._begun or not self._begun[segment.key].done():
@@ -211,8 +213,8 @@ class Saturation:
 
 
 def _is_empty(segment: Segment) -> bool:
-    """Whether a term of the segment has no elements."""
-    return any(0 in term.shape for root in segment.roots for term in topological([root]))
+    """Whether the segment has no term, or a term of it has no elements."""
+    return not segment.roots or any(0 in term.shape for term in topological(segment.roots))
 
 
 def _size(segment: Segment) -> int:

@@ -597,6 +597,13 @@ def test_a_module_that_returns_what_it_was_given() -> None:
     agrees(program, model, X)
 
 
+def test_a_module_that_returns_no_tensor() -> None:
+    model = module(lambda self, x: (x.shape[0], x.is_contiguous(), None))
+    program = optimize(model, (X,), objective="flops", time_limit_s=2, engines=(), strict=True)
+    assert program.report.stop == "saturated"
+    assert program(X) == model(X)
+
+
 def test_results_in_tuples_and_dicts() -> None:
     model = module(lambda self, x: {"a": x + 1, "b": (x * 2, [x.sum(), 3, None])})
     result = quick(model, (X,))(X)

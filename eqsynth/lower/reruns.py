@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from eqsynth.ir.functions import FUNCTIONS
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Scope, Tensor, args_of, topological
+from eqsynth.lower.operator_modes import OperatorMode, name_of
 from eqsynth.lower.rounding import MOVE, ON_THE_WAY, RERUNS, SUMS
 from eqsynth.lower.torch_ops import Opaque, run_term
 from eqsynth.lower.torch_scalars import kept_dtype
@@ -149,14 +149,13 @@ class Reference:
             self._widens = False
             return None
 
-
     def _has_doubles(self, values: Values) -> bool:
         found = [*tree_leaves(values), *_tensors(self.call).values()]  # type: ignore[arg-type]
         tensors = (x for x in found if isinstance(x, torch.Tensor))
         return any(x.dtype in (torch.float64, torch.complex128) for x in tensors)
 
 
-class _Doubles(TorchDispatchMode):
+class _Doubles(OperatorMode):
     """A mode in which a program of float32 computes in float64, whatever it makes on the way.
 
         torch.ones(n, n) @ x.double()       a float32 constant of ``forward``: refused by torch
@@ -165,12 +164,9 @@ class _Doubles(TorchDispatchMode):
     A constant keeps its float32 value. A conversion to a dtype below float32 rounds as it does in
     the program. What changes a tensor in place is left alone."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func._schema.is_mutable:
+        if not name_of(func) or func._schema.is_mutable:
             return func(*args, **kwargs)
         args, kwargs = tree_map_only(torch.Tensor, _double, (args, kwargs))
         if kwargs.get("dtype") is torch.float32 and any(
@@ -201,7 +197,7 @@ _ROUNDS: Final = frozenset({
 })  # fmt: skip
 
 
-class _Rounding(TorchDispatchMode):
+class _Rounding(OperatorMode):
     """A mode in which the results of torch's rounding operators are off by `ON_THE_WAY` roundings,
     each element differently.
 
@@ -218,12 +214,12 @@ class _Rounding(TorchDispatchMode):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._seed, self._count = seed, _STEPS
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__.rstrip("_")
+        name = name_of(func)
         if name == "prod" and result.is_floating_point():
             result = self._reordered(func, args, kwargs or {}).to(result.dtype)
         if name not in _ROUNDS:
@@ -236,7 +232,6 @@ class _Rounding(TorchDispatchMode):
         if name == "gelu":
             return off(result) + (off(args[0]) - args[0]) / 2
         return tree_map_only(torch.Tensor, off, result)
-
 
     def _reordered(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         x, *others = args

@@ -131,8 +131,13 @@ def wrapping(code: Code, is_sum: bool, dtype: str, x: Expr, y: Expr) -> Expr:
 
     Code for integers of 32 and 64 bits takes it that they don't overflow, signed or not: ``4 * x //
     4`` would be x, and ``2 * x == 2 * y`` would be ``x == y``. So 32 bits are computed in 64, and
-    64 bits by their halves, of which no sum and no product overflows.
+    64 bits by their halves, of which no sum and no product overflows. Two numbers are computed
+    here: in ``2 ** x`` the squares of 2 leave int32, and TVM refuses the number 1 << 32 as an
+    int32.
     """
+    if isinstance(x, tirx.IntImm) and isinstance(y, tirx.IntImm):
+        a, b = int(x.value), int(y.value)
+        return number(a + b if is_sum else a * b, dtype)
     if dtype == "int32":
         wide = x.astype("int64"), y.astype("int64")
         return (wide[0] + wide[1] if is_sum else wide[0] * wide[1]).astype(dtype)

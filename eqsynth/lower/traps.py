@@ -13,15 +13,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from eqsynth.lower.operator_modes import OperatorMode, name_of
 
 
 class Trapped(ArithmeticError):
     """An operator of torch would have ended the process."""
 
 
-class Guard(TorchDispatchMode):
+class Guard(OperatorMode):
     """A mode in which operators that would end the process raise ``Trapped``.
 
     Attributes:
@@ -29,11 +30,11 @@ class Guard(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.needed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        traps = _TRAPS.get(func.overloadpacket.__name__.rstrip("_"))
+        traps = _TRAPS.get(name_of(func))
         if traps is not None:
             self.needed = True
             if traps(args, kwargs or {}):
@@ -54,9 +55,9 @@ def _divides(args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _has_least(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operand of a least common multiple is the least integer of its dtype."""
+    """Whether an operand of a least common multiple is the least integer of a signed dtype."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    return any(bool((x == torch.iinfo(x.dtype).min).any()) for x in tensors)
+    return any(x.dtype.is_signed and bool((x == torch.iinfo(x.dtype).min).any()) for x in tensors)
 
 
 def _leaves_segments(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -184,6 +184,7 @@ def test_large_integers_wrap_around(dtype: str) -> None:
         Call("lt", (Sum((x, Num(-3))), x)), Call("abs", (four,)), Sum((x, y, Num(-1))),
         Call("floordiv", (Call("pow", (x, Num(2))), Num(2))), Prod((x, y, Num(-5))),
         Call("floordiv", (Prod((Num(-1), four)), Num(4))),
+        Call("pow", (Num(-3), Call("mod", (x, Num(9))))),
     ]  # fmt: skip
     for body in bodies:
         scope = pointwise(body, 40)

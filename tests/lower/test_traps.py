@@ -43,6 +43,7 @@ def test_what_would_end_the_process_raises(call: Callable[[], torch.Tensor]) -> 
     lambda: trunc(INTS, INTS.flip(0)), lambda: trunc(least(torch.int64), INTS.abs()),
     lambda: trunc(least(torch.int64) + 1, INTS), lambda: trunc(torch.tensor([-1e30]), -1),
     lambda: torch.lcm(INTS, INTS.flip(0)), lambda: reduced([4, 6]),
+    lambda: torch.lcm(least(torch.uint8), INTS.abs().to(torch.uint8)),
 ])  # fmt: skip
 def test_what_torch_computes_is_computed(call: Callable[[], torch.Tensor]) -> None:
     expected = call()
