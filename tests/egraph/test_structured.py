@@ -112,6 +112,19 @@ def polynomial_of_a_matrix() -> Tensor:
     return op("Matmul", op("Add", op("Matmul", a, a), a), leaf("x", 9, 1))
 
 
+def neighbours() -> Tensor:
+    """(x + a @ x) @ w = x @ w + a @ (x @ w), of 8 nodes, from 4 columns to 1."""
+    a, x = leaf("a", 8, 8), leaf("x", 8, 4)
+    return op("Matmul", op("Add", op("Matmul", a, x), x), weight("w", 4, 1))
+
+
+def filtered_twice() -> Tensor:
+    """Windows of 3 of windows of 3, from 2 channels through 9 to 2."""
+    attrs = ((1, 1), (0, 0), (1, 1), 1)
+    inner = op("Conv2d", leaf("x", 1, 2, 1, 9), weight("w", 9, 2, 1, 3), attrs=attrs)
+    return op("Conv2d", inner, weight("v", 2, 9, 1, 3), attrs=attrs)
+
+
 def outer(*sizes: int) -> Tensor:
     """``u vᵀ`` of two vectors of weights."""
     u, v = (weight(name, size) for name, size in zip("uv", sizes, strict=True))
@@ -227,6 +240,9 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "second-differences": (SMALL["second-differences"], 36),
     # a @ (a @ x) + a @ x
     "polynomial-of-a-matrix": (polynomial_of_a_matrix, 2 * 2 * 81 + 9),
+    "neighbours": (neighbours, 2 * 8 * 4 + 2 * 64 + 8),
+    # one window of 5, with weights between 2 channels and 2
+    "filtered-twice": (filtered_twice, 2 * 5 * 2 * 2 * 5),
     # sum((q' q) * (k k')): 2 x 2 matrices
     "squared-product": (
         lambda: op("ReduceSum", squared(24), attrs=((0, 1), 0)), 2 * 4 * 24 * 2 + 2 * 4
