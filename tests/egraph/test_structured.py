@@ -106,6 +106,13 @@ def centred_by_ones() -> Tensor:
     return op("Matmul", op("Sub", identity(6), op("Div", ones, number(6.0))), leaf("x", 6, 2))
 
 
+def means_so_far() -> Tensor:
+    """(tril(ones) / count) @ x: of each row the mean of all rows up to it."""
+    i, j = (op("Iota", attrs=((6, 6), axis, "int64")) for axis in (0, 1))
+    below = op("Where", op("LessEqual", j, i), number(1.0), number(0.0))
+    return op("Matmul", op("Div", below, weight("count", 6, 1)), leaf("x", 6, 2))
+
+
 def polynomial_of_a_matrix() -> Tensor:
     """(a @ a + a) @ x = a @ (a @ x) + a @ x."""
     a = leaf("a", 9, 9)
@@ -234,6 +241,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     # x - mean(x), with the mean of 12 elements and a number
     "centred-rows": (centred_rows, 26),
     "centred-by-ones": (centred_by_ones, 26),
+    # cumsum(x) * {1 / count}
+    "means-so-far": (means_so_far, 2 * 6 * 2),
     # a[i] * x[i, j] + b[i] * x[i - 1, j] + x[i, j]
     "diagonals": (SMALL["diagonals"], 46),
     # x[i + 1, j] + x[i - 1, j] - 2 * x[i, j]
