@@ -3,6 +3,8 @@
     R_k f(k)  =  R_{q,r} f(d*q + r)        d*q + r takes each value of k, and each once
     sum_k f(x, k)  =  sum_q f(x, s*q + x % s)        f(x, k) = 0 unless s divides x - k
     sum_k t[x - k] f(k)  =  sum_q t[q] f(x - q)      f(k) = 0 for k < 0
+    sum_{k,l} t[x + k + l] f(k) g(l)  =  sum_{u,l} t[x + u] f(u - l) g(l)    f(k) = 0 for k < 0
+                                                     and beyond the last k
 
 A maximum or minimum may take a value twice. A sum of products may omit the values of k at which a
 factor is zero, and may take values beyond k's extent at which a factor is zero. If the value isn't
@@ -44,7 +46,8 @@ LARGEST: Final = 1 << 22
 @dataclass(frozen=True)
 class Count:
     """A reduction iterator ``old`` and the index that replaces it, ``value``, over iterators of the
-    traversal and the reduction iterators ``new``: ``Count(k, 4*q + r, (q, r))``."""
+    traversal, reduction iterators that no count replaces, and the reduction iterators ``new``:
+    ``Count(k, 4*q + r, (q, r))``. For each value of the others ``new`` runs through those of k."""
 
     old: It
     value: Index
@@ -75,7 +78,8 @@ def recount(scope: Scope, given: Recount) -> Scope:
     """
     old = [count.old for count in given.counts]
     new = [it for count in given.counts for it in count.new]
-    reduced, outside = reduction_iterators(scope), traversal_iterators(scope)
+    reduced = reduction_iterators(scope)
+    outside = {*traversal_iterators(scope), *reduced} - {*old}
     fits = len(set(old)) == len(old) and set(old) <= set(reduced)
     fits = fits and len({it.slot for it in new}) == len(new)
     fits = fits and all({*outside, *c.new} >= set(c.value.iterators()) for c in given.counts)

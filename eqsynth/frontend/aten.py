@@ -16,7 +16,7 @@ from eqsynth.frontend import aten_entries as entries
 from eqsynth.frontend import ops
 from eqsynth.frontend.aten_entries import Entry
 from eqsynth.frontend.ops import views
-from eqsynth.frontend.ops.einsum_pairs import einsum_in_pairs
+from eqsynth.frontend.ops.einsum_pairs import bilinear, einsum_in_pairs
 from eqsynth.ir.functions import FUNCTIONS
 
 # ATen operators whose entry is the function of the same name in ``ops``: the arguments agree.
@@ -58,6 +58,7 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::baddbmm": ops.addmm,
     "aten::addmv": ops.addmm,
     "aten::einsum": einsum_in_pairs,
+    "aten::bilinear": bilinear,
     # Convolutions, normalization, pooling, interpolation.
     "aten::convolution": entries.convolution,
     "aten::_native_batch_norm_legit_no_training": entries.native_batch_norm,

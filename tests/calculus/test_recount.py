@@ -11,6 +11,7 @@ from eqsynth.calculus.deriving import Match, match
 from eqsynth.calculus.recount import Count, Cover, Recount, cover, recount
 from eqsynth.errors import LawError
 from eqsynth.ir.index import Index, It
+from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, product, reads
 from eqsynth.ir.scopes import bare, reduction_iterators, traversal_iterators
 from eqsynth.ir.tensor import Scope
@@ -79,6 +80,38 @@ def test_whatever_is_counted_down_is_equal(turn: int) -> None:
                 refused=("values", "beyond"), examples=300, turn=turn)  # fmt: skip
 
 
+def propose_met(world: World, scope: Scope) -> Recount:
+    """Propose to count an iterator by its sum with another one. Some counts leave out a value."""
+    pick, reduced = world.choices.pick, reduction_iterators(scope)
+    if len(reduced) < 2:
+        raise Rejected("no two iterators are reduced")
+    old, other = pick(((0, 1), (1, 0)))
+    old, other = reduced[old], reduced[other]
+    part = bare(other) * pick((1, 1, 2, -1)) + pick((0, 0, 0, 1))
+    low, high = (bare(old) + part).range()
+    new = It(len(scope.extents), max(1, high - low + 1 + pick((0, 0, 0, 1, -1))))
+    return Recount((Count(old, bare(new) + low - part, (new,)),))
+
+
+@by_turns
+def test_whatever_is_counted_by_a_sum_is_equal(turn: int) -> None:
+    families = (*[taps] * 20, *FAMILIES)
+    never_wrong(recount, propose_met, families, given_back=40, refused=("values", "beyond"),
+                examples=300, turn=turn)  # fmt: skip
+
+
+def taps(world: World) -> Scope:
+    """``[i] = sum_{k,l} x[i + k + l] w[k] v[l]``, or without one of the factors."""
+    pick = world.choices.pick
+    outer, inner = (pick((3, 2, 4)),), (pick((3, 2, 1)), pick((2, 3)))
+    i, k, h = it(0, outer[0]), it(1, inner[0]), it(2, inner[1])
+    at = i + k + h * pick((1, 1, 2))
+    factors = [Read(drawn(world, (extent,), name), (index,)) for extent, index, name in (
+        (at.range()[1] + 1, at, "x"), (inner[0] + chance(world.choices, 6), k, "w"),
+        (inner[1], h, "v"))]  # fmt: skip
+    return Scope(outer, inner, product(factors[chance(world.choices, 8):]))
+
+
 K = It(1, 6)
 Q, R = It(2, 3), It(3, 2)
 Q4 = It(2, 4)
@@ -97,6 +130,18 @@ FAR = Read(leaf("f", 6), (it(1, 6),), INF)
 
 EIGHT = Scope((4,), (8,), Read(leaf("x", 11), (it(0, 4) + it(1, 8),)))
 BITS = (It(2, 2), It(3, 2), It(4, 2))
+
+# A convolution of a convolution: of the pairs (h, g) those with one sum read one place.
+H, G, U = It(1, 2), It(2, 6), It(3, 7)
+MET = Count(G, bare(U) - bare(H), (U,))
+TAPS = (Read(leaf("u", 2), (bare(H),)), Read(leaf("x", 10), (it(0, 4) + bare(H) + bare(G),)))
+W2, ALL2 = (Read(leaf("w", size), (bare(G),)) for size in (6, 9))
+FAR2 = Read(leaf("f", 6), (bare(G),), INF)
+
+
+def twice(*factors: Scalar) -> Scope:
+    return canonical(Scope((4,), (2, 6), Prod((*TAPS, *factors))))
+
 
 # A read in range only where 2 divides i + k, and a read in range only where k is i + 1.
 EVEN = Read(leaf("x", 9), ((it(0, 4) + it(1, 6)) // 2 + (it(0, 4) + it(1, 6)) % 2 * 99,))
@@ -132,6 +177,13 @@ ONE = Read(leaf("one", 1), (it(1, 6) - it(0, 4) - 1,))
         ("beyond", over(Prod((W, FAR))), Count(K, bare(It(2, 7)), (It(2, 7),))),
         ("beyond", over(Call("exp", (W,))), Count(K, bare(It(2, 7)), (It(2, 7),))),
         ("beyond", over(W, "max"), Count(K, bare(It(2, 7)), (It(2, 7),))),
+        # For h = 1 the sum u takes g = -1, and for h = 0 g = 6.
+        ("beyond", twice(), MET),
+        ("beyond", twice(ALL2), MET),
+        ("beyond", replace(twice(FAR2), body=Prod((*TAPS, FAR2))), MET),
+        # Six sums leave g = 5 out, for h = 1.
+        ("values", twice(W2), Count(G, bare(It(3, 6)) - bare(H), (It(3, 6),))),
+        ("values", twice(W2), Count(G, bare(U) - bare(H) * 2, (U,))),
     ],
 )  # fmt: skip
 def test_a_condition_that_fails_is_named(condition: str, scope: Scope, count: Count) -> None:
@@ -148,6 +200,8 @@ EQUAL = [
     (over(Prod((EVEN, ALL))), Count(K, bare(Q) * 2 + it(0, 4) % 2, (Q,))),
     (over(Prod((EVEN, W))), Count(K, bare(Q4) * 2 + it(0, 4) % 2, (Q4,))),
     (over(Prod((ONE, ALL))), Count(K, it(0, 4) + 1, ())),
+    (twice(W2), MET),
+    (twice(W2), Count(G, bare(It(3, 8)) - bare(H) * 2, (It(3, 8),))),
     (EIGHT, Count(It(1, 8), bare(BITS[0]) + bare(BITS[1]) * 2 + bare(BITS[2]) * 4, BITS)),
 ]
 
@@ -208,6 +262,14 @@ def test_each_iterator_is_replaced_once_by_iterators_of_its_own() -> None:
         assert refused.value.condition == "iterators"
     apart = Count(h, bare(It(4, 6)), (It(4, 6),))
     assert_one_value(scope, recount(scope, Recount((first, apart))))
+
+
+def test_no_value_depends_on_an_iterator_that_is_replaced_as_well() -> None:
+    """With g = u - h, and another iterator in the place of h, g would have no h to depend on."""
+    for other in (Count(H, bare(It(4, 2)), (It(4, 2),)), Count(H, bare(It(4, 7)) - bare(G), ())):
+        with pytest.raises(LawError) as refused:
+            recount(twice(W2), Recount((MET, other)))
+        assert refused.value.condition == "iterators"
 
 
 def test_a_number_is_no_value_of_an_iterator_of_several() -> None:

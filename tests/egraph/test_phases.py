@@ -14,6 +14,7 @@ from eqsynth.ir.index import Index
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Prod, Read, Sum, factors_of
 from eqsynth.ir.tensor import Scope
+from tests.egraph.programs import weight
 from tests.terms import INF, assert_equal, it, leaf
 
 CHANNELS, FAR = 2, 99
@@ -188,3 +189,35 @@ def test_taps_that_share_no_place_stay() -> None:
     # The place depends on another tap as well.
     both = Prod((read("x", 4, (i + k + it(1, CHANNELS)) // 2), read("w", 3, k)))
     assert shared_places(canonical(Scope((8,), (CHANNELS, 3), both))) is None
+
+
+def test_taps_whose_sum_is_a_place_are_added_first() -> None:
+    """[i] = sum_{c,k,l} x[c, i + k + d*l] * w[c, k] * v[l]: 9 pairs of taps read 5 or 7 places."""
+    i, k, m = it(0, 8), it(2, 3), it(3, 3)
+    for d in (1, 2):
+        x, w = read("x", 15, i + k + d * m), Read(weight("w", CHANNELS, 3), (it(1, CHANNELS), k))
+        scope = canonical(Scope((8,), (CHANNELS, 3, 3), Prod((x, w, filter_of(m)))))
+        shared = shared_places(scope)
+        assert shared is not None and sorted(shared.reduction) == [CHANNELS, 3, 3 + 2 * d]
+        (at,) = (f.index for f in factors_of(shared.body) if isinstance(f, Read)
+                 and f.tensor == x.tensor)  # fmt: skip
+        assert len({each for index in at for each in index.iterators()}) == 3
+        assert_equal(scope, shared)
+        assert shared_places(shared) is None
+
+
+def test_taps_whose_sum_is_no_place_stay() -> None:
+    i, k, m = it(0, 8), it(2, 3), it(3, 3)
+    w = Read(weight("w", CHANNELS, 3), (it(1, CHANNELS), k))
+    for case, factors in {
+        "9 places": (read("x", 16, i + k + 3 * m), w, filter_of(m)),
+        "data by one tap": (read("x", 12, i + k + m), w, read("y", 3, m)),
+        "two places": (read("x", 12, i + k + m), read("x", 12, i + k + 2 * m), w, filter_of(m)),
+        "constant": (filter_of(i + k + m, 12), w, filter_of(m)),
+    }.items():
+        scope = canonical(Scope((8,), (CHANNELS, 3, 3), Prod(factors)))
+        assert shared_places(scope) is None, case
+
+
+def filter_of(index: Index, taps: int = 3) -> Read:
+    return Read(weight("v", taps), (index,))

@@ -106,10 +106,30 @@ def centred_by_ones() -> Tensor:
     return op("Matmul", op("Sub", identity(6), op("Div", ones, number(6.0))), leaf("x", 6, 2))
 
 
+def means_so_far() -> Tensor:
+    """(tril(ones) / count) @ x: of each row the mean of all rows up to it."""
+    i, j = (op("Iota", attrs=((6, 6), axis, "int64")) for axis in (0, 1))
+    below = op("Where", op("LessEqual", j, i), number(1.0), number(0.0))
+    return op("Matmul", op("Div", below, weight("count", 6, 1)), leaf("x", 6, 2))
+
+
 def polynomial_of_a_matrix() -> Tensor:
     """(a @ a + a) @ x = a @ (a @ x) + a @ x."""
     a = leaf("a", 9, 9)
     return op("Matmul", op("Add", op("Matmul", a, a), a), leaf("x", 9, 1))
+
+
+def neighbours() -> Tensor:
+    """(x + a @ x) @ w = x @ w + a @ (x @ w), of 8 nodes, from 4 columns to 1."""
+    a, x = leaf("a", 8, 8), leaf("x", 8, 4)
+    return op("Matmul", op("Add", op("Matmul", a, x), x), weight("w", 4, 1))
+
+
+def filtered_twice() -> Tensor:
+    """Windows of 3 of windows of 3, from 2 channels through 9 to 2."""
+    attrs = ((1, 1), (0, 0), (1, 1), 1)
+    inner = op("Conv2d", leaf("x", 1, 2, 1, 9), weight("w", 9, 2, 1, 3), attrs=attrs)
+    return op("Conv2d", inner, weight("v", 2, 9, 1, 3), attrs=attrs)
 
 
 def outer(*sizes: int) -> Tensor:
@@ -221,12 +241,17 @@ PROGRAMS: dict[str, tuple[Callable[[], Tensor], int]] = {
     # x - mean(x), with the mean of 12 elements and a number
     "centred-rows": (centred_rows, 26),
     "centred-by-ones": (centred_by_ones, 26),
+    # cumsum(x) * {1 / count}
+    "means-so-far": (means_so_far, 2 * 6 * 2),
     # a[i] * x[i, j] + b[i] * x[i - 1, j] + x[i, j]
     "diagonals": (SMALL["diagonals"], 46),
     # x[i + 1, j] + x[i - 1, j] - 2 * x[i, j]
     "second-differences": (SMALL["second-differences"], 36),
     # a @ (a @ x) + a @ x
     "polynomial-of-a-matrix": (polynomial_of_a_matrix, 2 * 2 * 81 + 9),
+    "neighbours": (neighbours, 2 * 8 * 4 + 2 * 64 + 8),
+    # one window of 5, with weights between 2 channels and 2
+    "filtered-twice": (filtered_twice, 2 * 5 * 2 * 2 * 5),
     # sum((q' q) * (k k')): 2 x 2 matrices
     "squared-product": (
         lambda: op("ReduceSum", squared(24), attrs=((0, 1), 0)), 2 * 4 * 24 * 2 + 2 * 4

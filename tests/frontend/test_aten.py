@@ -373,6 +373,8 @@ CASES: dict[str, Callable[..., Any]] = {
     "eye": lambda m: m + torch.eye(3, 4),
     "linspace": lambda x: x + torch.linspace(0, 1, 4),
     "tensor": lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    "bilinear_form": lambda x, y, w1, f: F.bilinear(x, y[..., :3], w1, f),
+    "bilinear_form_of_vectors": lambda row, c, w1: F.bilinear(row, c[:3], w1),
 }
 
 

@@ -403,13 +403,13 @@ def _place_of(read: Read, it: It) -> Index:
 
 
 def _is_scaled_quotient(view: View, scope: Scope) -> bool:
-    """Whether a constant is another one, made of smaller tensors, by a number or by a tensor of one
-    element: ``outer(g, g) / 36``, ``k / sum(k)``."""
+    """Whether a constant is another one, made of smaller tensors, by a number or a smaller tensor:
+    ``outer(g, g) / 36``, ``k / sum(k)``, ``tril(ones) / rows`` of means over all rows so far."""
     match scope.body:
         case Call(fn="div", args=(over, under)):
-            single = all(read.tensor.type.size == 1 for read in reads(under))
+            smaller = all(read.tensor.type.size < math.prod(scope.extents) for read in reads(under))
             made = [is_made_of_smaller(view, read.tensor) for read in reads(over)]
-            return single and not scope.reduction and any(made)
+            return smaller and not scope.reduction and any(made)
     return False
 
 

@@ -189,7 +189,7 @@ def distribute(
     constant (a bias through a weight), reads picked rows of a constant or a smaller table (a node
     at each of its edges), or is a product of three and more tensors that another order computes
     with at most one in ``FEWER`` of the points of the whole: in ``(b @ c + d @ e) @ x``,
-    ``b @ (c @ x)``. So it is if that order saves as much of what makes the term, twice over:
+    ``b @ (c @ x)``. So it is if that order saves as much of what makes the term:
     ``(a @ a + a) @ x`` needs no ``a @ a``, but ``a @ (a @ x)``. One part may be as much work as the
     whole: apart from the others, it may be optimized further. If two were allowed, every linear map
     would be tried inside every sum.
@@ -265,7 +265,7 @@ def distribute(
         if work(part, diagonals) < whole or is_constant(part) or (adds and of_rows(part)):
             return True
         best = FEWER * least(open_(part))
-        return best <= ordered or (linear and best < _NEVER and FEWER * best <= made(term))
+        return best <= ordered or (linear and best < _NEVER and best <= made(term))
 
     def cost(part: Scalar, depth: int) -> int:
         """The work of a part with a constant, which may be a view of zeros around a smaller piece,

@@ -10,15 +10,20 @@ The other way round, some taps may read one place, as in a convolution of an ima
 by repeating its pixels. Their weights are added first:
 
     sum_k x[(i + k) // s] * w[k]   ->   sum_t x[i // s + t] * {sum_m w[s*t + m - p]}[t, p = i % s]
+
+or in a convolution of a convolution without padding, 3 by 3 taps that read 5 places:
+
+    sum_{k,l} x[i + k + l] * w[k] * v[l]   ->   sum_u x[i + u] * {sum_l w[u - l] * v[l]}[u]
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from eqsynth.calculus.conditions import is_product
 from eqsynth.calculus.recount import Count, Recount
+from eqsynth.egraph.tactics.ordering import is_constant
 from eqsynth.egraph.tactics.paths import Path
 from eqsynth.ir.index import FloorDiv, Index, It, Mod, atom_key
 from eqsynth.ir.indices import least
@@ -72,7 +77,8 @@ def shared_places(scope: Scope) -> Path | None:
     """``sum_k f((i + k) // s) g(k) = sum_{t,m} f(i // s + t) g(s*t + m - i % s)``, g = 0 outside of
     the values of k: at most s taps m, those that read one place t, meet in an inner sum.
 
-    Every reduction with such an index is changed, where places are fewer than taps.
+    And ``sum_{k,l} f(k + l) g(k, l) = sum_{u,l} f(u) g(u - l, l)``, g constant. Every reduction
+    with such an index is changed, where places are fewer than taps.
     """
     if not is_product(scope):
         return None
@@ -83,7 +89,9 @@ def shared_places(scope: Scope) -> Path | None:
 
 
 def _share_one(shared: Path) -> Path | None:
-    recounts = (r for it in reduction_iterators(shared.scope) for r in _by_places(shared.scope, it))
+    scope = shared.scope
+    recounts = (r for it in reduction_iterators(scope)
+                for r in (*_by_places(scope, it), *_by_sums(scope, it)))  # fmt: skip
     return next(filter(None, map(shared.then, recounts)), None)
 
 
@@ -98,6 +106,34 @@ def _by_places(scope: Scope, it: It) -> Iterator[Recount]:
             place, tap = It(len(scope.extents), places), It(len(scope.extents) + 1, s)
             tapped = bare(place) * s + bare(tap) - least(rest % s)
             yield Recount((Count(it, tapped, (place, tap)),))
+
+
+def _by_sums(scope: Scope, it: It) -> Iterator[Recount]:
+    """``sum_{k,l} f(k + l) g(k, l) = sum_{u,l} f(u) g(u - l, l)``, g constant and f not, where u
+    takes fewer values than k and l have pairs. The sum may be ``k + 2*l``, and may have more terms.
+    """
+    reduced = reduction_iterators(scope)
+    data = [f for f in factors_of(scope.body) if not is_constant(f)]
+    parts = {_reduced(index, reduced) for f in data for index in indices_of(f)}
+    met = [part for part in parts if part.coefficient(it.slot)]
+    if len(met) != 1 or not met[0].is_affine:
+        return
+    c = met[0].coefficient(it.slot)
+    others = [other for other in met[0].iterators() if other != it]
+    alone = all({*others}.isdisjoint(part.iterators()) for part in parts - {*met})
+    if not alone or any(step % c for _, step in met[0].terms):
+        return
+    place = Index(0, tuple((atom, step // c) for atom, step in met[0].terms))
+    low, high = place.range()
+    if high - low + 1 < it.extent * math.prod(other.extent for other in others):
+        u = It(len(scope.extents), high - low + 1)
+        yield Recount((Count(it, bare(u) + low - (place - bare(it)), (u,)),))
+
+
+def _reduced(index: Index, reduced: Collection[It]) -> Index:
+    """The terms of an index that depend on reduction iterators."""
+    terms = ((term, {*Index(0, (term,)).iterators()}) for term in index.terms)
+    return Index(0, tuple(term for term, its in terms if not its.isdisjoint(reduced)))
 
 
 def _strides_forward(scope: Scope, it: It) -> bool:

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from eqsynth.errors import ShapeError, UnsupportedOperatorError
 from eqsynth.frontend.expr import Expr
 from eqsynth.frontend.ops.contraction import extents_of, matmul
-from eqsynth.frontend.ops.pointwise import mul
+from eqsynth.frontend.ops.pointwise import add, mul
 from eqsynth.frontend.ops.reduction import sum as sum_
 from eqsynth.frontend.ops.views import permute, reshape
 from eqsynth.ir.types import is_float
@@ -54,6 +54,12 @@ def einsum_in_pairs(
     ((term, last),) = left
     term, last = _summed(term, last, {*result})
     return _in_order(term, last, result)
+
+
+def bilinear(input1: Expr, input2: Expr, weight: Expr, bias: Expr | None = None) -> Expr:
+    """``sum_{i,j} input1[.., i] * weight[o, i, j] * input2[.., j] + bias[o]``"""
+    result = einsum_in_pairs("...i,oij,...j->...o", (input1, weight, input2))
+    return result if bias is None else add(result, bias)
 
 
 def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[Term], Term]:
