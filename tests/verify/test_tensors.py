@@ -60,7 +60,6 @@ NOT_PROVED = {
     "convert-of-rows": "left to show: what is converted to d",
     "match-causal-attention-quotient": "left to show: the operator Softmax",
     "match-causal-attention-unscaled": "left to show: the operator Softmax",
-    "terms-cancel": "left to show: any takes part in a sum or product, and may be infinite",
     "upsample-of-conv1x1": "left to show: the operator UpsampleBilinear2d",
 }
 
