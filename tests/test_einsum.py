@@ -79,7 +79,8 @@ def check(equation: str, extents: dict[str, int]) -> EGraph:
     ended = graph.stop == "growth" and equation.count(",") > 6
     assert ended or graph.stop == "saturated"
     ours, theirs = least_flops(graph), optimal_flops(equation, extents)
-    assert ours <= (3 if ended else 1) * theirs, f"{equation} {extents}: {ours} FLOPs, opt_einsum {theirs}"
+    told = f"{equation} {extents}: {ours} FLOPs, opt_einsum {theirs}"
+    assert ours <= (3 if ended else 1) * theirs, told
     return graph
 
 
