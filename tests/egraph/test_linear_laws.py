@@ -124,6 +124,7 @@ def test_a_quotient_by_constants_is_a_product() -> None:
     assert end(linear.invariants(canonical(Scope((3, 2), (), Call("div", (f, each)))))) is None
 
 
+@pytest.mark.rotating
 def test_a_number_behind_a_bias_goes_into_the_weights() -> None:
     x, w, b = eqsynth.input("x", (5, 8)), eqsynth.weight("w", (8, 6)), eqsynth.weight("b", (6,))
     for scaled in ((x @ w + b) * 0.3, (x @ w + b) / 3, (x @ w + b) / 3 + b):
@@ -133,6 +134,7 @@ def test_a_number_behind_a_bias_goes_into_the_weights() -> None:
         assert not any(isinstance(b, Call) and b.fn == "reciprocal" for b in bodies)
 
 
+@pytest.mark.rotating
 def test_an_exact_difference_is_not_taken_apart() -> None:
     """x - m may be exact; x/s - m/s is rounded. What a sum has rounded already is taken apart."""
     b, m, s = (eqsynth.weight(name, (4,)) for name in "bms")
@@ -145,6 +147,7 @@ def test_an_exact_difference_is_not_taken_apart() -> None:
             assert bool(fired) == apart, (str(scaled), fired)
 
 
+@pytest.mark.rotating
 def test_a_scaled_product_of_smaller_constants_is_seen_through() -> None:
     """x @ (outer(u, v) / 3) is (x @ u) * v, whatever scales the constant; so is a low rank."""
     x, u, v = eqsynth.input("x", (5, 8)), eqsynth.weight("u", (8,)), eqsynth.weight("v", (8,))

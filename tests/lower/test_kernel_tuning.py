@@ -335,6 +335,7 @@ def test_seconds_that_are_none(seconds: object) -> None:
     assert error.value.got == repr(seconds)
 
 
+@pytest.mark.rotating
 def test_lanes_is_a_schedule_of_sums_across(profile: Profile, worker: Worker) -> None:
     """A reduction, by another tuner, on a budget of seconds that is used up at once."""
     scope = Scope((64,), (40,), Read(tensor(0, (40, 64)), (it(1, 40), it(0, 64))))

@@ -383,6 +383,7 @@ def test_a_link_to_itself_is_no_rule_file(tmp_path: Path) -> None:
     assert caught.value.file == str(link)
 
 
+@pytest.mark.rotating
 def test_a_number_above_forty_is_an_extent_too() -> None:
     """Where a rule names it: this one is wrong from 65 on."""
     found = check(
