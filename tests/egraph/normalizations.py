@@ -42,10 +42,3 @@ def standardized_layer() -> Tensor:
     centred = op("Sub", op("Matmul", leaf("x", 4, 3), weight("w", 3, 5)), weight("m", 5))
     scaled = op("Mul", op("Div", centred, weight("s", 5)), weight("g", 5))
     return op("Add", scaled, weight("h", 5))
-
-
-def taken_off() -> Tensor:
-    """relu(x @ a) + relu(x @ b) - relu(x @ a), of which relu(x @ b) is left."""
-    x = leaf("x", 4, 3)
-    first, second = (op("Relu", op("Matmul", x, leaf(name, 3, 5))) for name in "ab")
-    return op("Sub", op("Add", first, second), first)

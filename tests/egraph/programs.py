@@ -38,7 +38,6 @@ from tests.egraph.normalizations import (
     part_of_a_normalization,
     scaled_layer,
     standardized_layer,
-    taken_off,
     weighted_mean,
 )
 from tests.shared import once
@@ -578,6 +577,13 @@ def sum_of_slices() -> Tensor:
             total = tap if total is None else op("Add", total, tap)
     assert total is not None
     return total
+
+
+def taken_off() -> Tensor:
+    """relu(x @ a) + relu(x @ b) - relu(x @ a), of which relu(x @ b) is left."""
+    x = leaf("x", 4, 3)
+    first, second = (op("Relu", op("Matmul", x, leaf(name, 3, 5))) for name in "ab")
+    return op("Sub", op("Add", first, second), first)
 
 
 PROGRAMS: dict[str, Callable[[], Tensor]] = {
