@@ -9,10 +9,12 @@ Not here: the steps of these answers (``selection.py``), the law itself (``calcu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.define import Define
+from eqsynth.egraph.scope_rules.matching import zeros_outside
 from eqsynth.egraph.tactics import merging, selection
 from eqsynth.egraph.tactics.algebra import maps_of
 from eqsynth.egraph.tactics.paths import Path, path
@@ -91,7 +93,20 @@ def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
         if isinstance(read, Read) and isinstance(read.tensor, ClassRef):
             for op in view.operators(read.tensor):
                 if op.name == "Embedding" and read.tensor not in op.args:
-                    looked_up = selection.ungather_rows(scope, read, op)
+                    looked_up = selection.ungather_rows(
+                        scope, read, op, partial(_is_diagonal, view)
+                    )
                     if looked_up is not None:
                         return [looked_up]
     raise Later
+
+
+def _is_diagonal(view: View, table: Tensor) -> bool:
+    """Whether a matrix is known to be zero except on one diagonal."""
+    return isinstance(table, ClassRef) and any(
+        u.coefficient(0) and u.coefficient(1)
+        for inner in maps_of(view, table)
+        if len(inner.traversal) == 2
+        for factor in factors_of(inner.body)
+        for u, _ in zeros_outside(factor)
+    )

@@ -48,17 +48,25 @@ def inside(found: Path) -> Path:
     return found
 
 
-def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
+def ungather_rows(
+    scope: Scope,
+    read: Read,
+    gathered: Op,
+    diagonal: Callable[[Tensor], bool] = lambda _table: False,
+) -> Path | None:
     """``L_{i,j} sum_k t[ids[i], k] f(k, j) = L_{i,j} {L_{v,j} sum_k t[v, k] f(k, j)}[ids[i], j]``.
 
     Also of rows that are added, ``sum_{n,k} t[ids[i, n], k] f(k, j)``: n stays in a sum over rows
-    of the table. Only where ``t`` and ``f`` are constant: their product is then a table that is
-    computed once, and each run only gathers its rows. Or where the rows are picked many times: of a
-    graph with more edges than nodes, what is linear in a node is computed for each node.
+    of the table, and so does what they are multiplied by, ``a[i, n]``. Only where ``t`` and ``f``
+    are constant: their product is then a table that is computed once, and each run only gathers its
+    rows. Or where the rows are picked many times: of a graph with more edges than nodes, what is
+    linear in a node is computed for each node. Or where ``t`` has one diagonal: the rows of
+    ``t @ f`` are those of ``f``, so ``one_hot(ids) @ x`` is rows of x.
 
     Args:
         read: the factor of ``scope`` that reads the gathered rows.
         gathered: the operator ``Embedding(t, ids)`` that is equal to the tensor of ``read``.
+        diagonal: whether a table is zero except on one diagonal.
     """
     table, ids = gathered.args
     factors = list(factors_of(scope.body))
@@ -71,15 +79,18 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     reduced = [it for it in reduction_iterators(scope) if it not in chosen]
     if not reduced:
         return None
+    beside = [f for f in factors if chosen & iterators(f) and not iterators(f) & {*reduced}]
+    factors = [f for f in factors if f not in beside]
     others = [*factors, Read(table, (Index(0), *read.index[width:]))]
     if any(chosen & iterators(f) for f in others):
         return None
     constant = all(
         isinstance(f, Num) or (isinstance(f, Read) and f.tensor.constant) for f in others
     )
-    if not constant and not picks_often(gathered):
+    if not constant and not picks_often(gathered) and not diagonal(table):
         return None
-    rest = [it for it in traversal_iterators(scope) if it not in chosen]
+    needed = {it for f in others for it in iterators(f)}
+    rest = [it for it in traversal_iterators(scope) if it not in chosen and it in needed]
     value = It(len(scope.extents), table.shape[0])
     body = product([*factors, Read(table, (bare(value), *read.index[width:]))])
     looked_up = scope_over([value, *rest], reduced, body)
@@ -88,7 +99,7 @@ def ungather_rows(scope: Scope, read: Read, gathered: Op) -> Path | None:
     except LawError:
         return None
     added = [it for it in reduction_iterators(scope) if it in chosen]
-    rows_ = scope_over(traversal_iterators(scope), added, by_rows)
+    rows_ = scope_over(traversal_iterators(scope), added, product([*beside, by_rows]))
     return path(scope, Match(rows_, ((read.tensor, gathered),)))
 
 
