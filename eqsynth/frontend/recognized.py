@@ -112,7 +112,7 @@ def _of_two_values(values: Any, dtype: str) -> Expr | None:
         return None
     matrix = shown.reshape([values.shape[axis] for axis in axes])
     for seen, inside, outside in ((matrix, one, other), (~matrix, other, one)):
-        band = _band(seen)
+        band = band_of(seen)
         if band is not None:
             return _chosen(band.over(values.shape, axes), inside, outside, dtype)
     return None
@@ -154,7 +154,7 @@ class Band(NamedTuple):
         return Expr(Scope(shape, (), body))
 
 
-def _band(shown: Any) -> Band | None:
+def band_of(shown: Any) -> Band | None:
     """The band that a matrix of bools shows; None if it shows something else."""
     block = 1 if _is_toeplitz(shown) else _block(shown)
     small = shown[::block, ::block]

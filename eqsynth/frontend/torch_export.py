@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -38,6 +39,7 @@ from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.frontend.recognized import recognized, said
 from eqsynth.frontend.settled import Settled
+from eqsynth.frontend.sparse import sparse
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
@@ -237,6 +239,8 @@ class _Translation:
             own = not lifted or stored is not None
             if spec.kind != InputKind.PARAMETER:
                 function = recognized(tensor) if own else said(tensor)
+                if function is None and own:
+                    function = sparse(tensor, partial(self._kept, spec.target))
                 if function is not None or not own:
                     self.settled.give(node, tensor)
                 if function is not None:
@@ -288,6 +292,12 @@ class _Translation:
             name = f"{base}_{count}"
         self._names.add(name)
         return name
+
+    def _kept(self, name: str, tensor: torch.Tensor) -> Expr:
+        """A constant that capture has computed from the tensor ``name`` of the module."""
+        known = self._unique(name)
+        self.weights[known], self.paths[known] = tensor.clone(), []
+        return Expr(Weight(known, TensorType(tuple(tensor.shape), _dtype_name(tensor.dtype))))
 
     def _weight(
         self, name: str, tensor: torch.Tensor, lifted: bool = False, own: bool = True

@@ -14,11 +14,10 @@ from typing import Any
 
 from eqsynth.calculus import conditions
 from eqsynth.calculus.define import Define
-from eqsynth.egraph.scope_rules.matching import zeros_outside
 from eqsynth.egraph.tactics import merging, selection
 from eqsynth.egraph.tactics.algebra import maps_of
 from eqsynth.egraph.tactics.paths import Path, path
-from eqsynth.egraph.tactics.requests import Later, products_of, settled, some
+from eqsynth.egraph.tactics.requests import Later, is_diagonal, products_of, settled, some
 from eqsynth.egraph.view import View
 from eqsynth.ir.normal import canonical
 from eqsynth.ir.scalar import Read, factors_of, reads, tree_size
@@ -94,19 +93,8 @@ def ungather_rows(view: View, row: Sequence[Any]) -> Iterable[Path]:
             for op in view.operators(read.tensor):
                 if op.name == "Embedding" and read.tensor not in op.args:
                     looked_up = selection.ungather_rows(
-                        scope, read, op, partial(_is_diagonal, view)
+                        scope, read, op, partial(is_diagonal, view)
                     )
                     if looked_up is not None:
                         return [looked_up]
     raise Later
-
-
-def _is_diagonal(view: View, table: Tensor) -> bool:
-    """Whether a matrix is known to be zero except on one diagonal."""
-    return isinstance(table, ClassRef) and any(
-        u.coefficient(0) and u.coefficient(1)
-        for inner in maps_of(view, table)
-        if len(inner.traversal) == 2
-        for factor in factors_of(inner.body)
-        for u, _ in zeros_outside(factor)
-    )

@@ -23,7 +23,7 @@ from eqsynth.egraph.view import View
 from eqsynth.expansion.expanded import Expand
 from eqsynth.ir.normal import canonical, remembered
 from eqsynth.ir.scalar import Read, factors_of, reads, tensors
-from eqsynth.ir.tensor import ClassRef, Input, Scope, Tensor, Weight
+from eqsynth.ir.tensor import ClassRef, Input, Op, Scope, Tensor, Weight
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
             not ref.constant
             or bool(scope.reduction) != constant
             or conditions.is_view(scope)
-            or _has_diagonal(scope)
+            or _has_diagonal(view, scope)
             or _is_compressed(scope)
             or _scales_a_product(view, scope)
         )
@@ -152,10 +152,42 @@ def _members_to_inline(view: View, ref: ClassRef, constant: bool) -> list[Scope]
     return sorted(found, key=lambda s: (conditions.is_view(s), _comes_back(view, ref, s)))
 
 
-def _has_diagonal(scope: Scope) -> bool:
-    """Whether an elementwise product is zero except where two indices are equal."""
+def _has_diagonal(view: View, scope: Scope) -> bool:
+    """Whether an elementwise product is zero except where two indices are equal, or where an index
+    is what a tensor says: ``one_hot(ids)[n, k] * a[n]``."""
     return not scope.reduction and any(
-        True for factor in factors_of(scope.body) for _ in zeros_outside(factor)
+        any(True for _ in zeros_outside(factor))
+        or isinstance(factor, Read) and is_one_hot(view, factor.tensor)
+        for factor in factors_of(scope.body)
+    )
+
+
+def is_one_hot(view: View, tensor: Tensor) -> bool:
+    """Whether a tensor is ``one_hot(ids)`` as the program writes it, also converted. A scope that
+    reads it isn't flat, and a law that has taken the scope for flat isn't asked again; so this must
+    be known from the beginning, and isn't derived."""
+    return any(
+        op.name == "Embedding" and any(op.name == "Equal" for op in _unconverted(view, op.args[0]))
+        for op in _unconverted(view, tensor)
+    )
+
+
+def _unconverted(view: View, tensor: Tensor) -> Sequence[Op]:
+    """The operators that a tensor is the result of, and those that it is a conversion of."""
+    found = view.operators(tensor) if isinstance(tensor, ClassRef) else []
+    before = [op.args[0] for op in found if op.name == "Cast"]
+    return [*found, *(op for ref in before if isinstance(ref, ClassRef)
+                      for op in view.operators(ref))]  # fmt: skip
+
+
+def is_diagonal(view: View, table: Tensor) -> bool:
+    """Whether a matrix is known to be zero except on one diagonal."""
+    return isinstance(table, ClassRef) and any(
+        u.coefficient(0) and u.coefficient(1)
+        for inner in view.scopes(table)
+        if len(inner.traversal) == 2 and not inner.reduction
+        for factor in factors_of(inner.body)
+        for u, _ in zeros_outside(factor)
     )
 
 
