@@ -114,7 +114,12 @@ def _of_two_values(values: Any, dtype: str) -> Expr | None:
     for seen, inside, outside in ((matrix, one, other), (~matrix, other, one)):
         band = band_of(seen)
         if band is not None:
-            return _chosen(band.over(values.shape, axes), inside, outside, dtype)
+            condition = band.over(values.shape, axes)
+            if band.low is not None and band.low == band.high:
+                found = _shifted_diagonal(condition, inside, outside, dtype)
+                if found is not None:
+                    return found
+            return _chosen(condition, inside, outside, dtype)
     return None
 
 
@@ -127,11 +132,23 @@ def _chosen(condition: Expr, inside: Any, outside: Any, dtype: str) -> Expr:
     return pointwise.where(condition, *pair)  # type: ignore[no-any-return]
 
 
-class Band(NamedTuple):
-    """Where ``low <= q <= high`` and q - first is a multiple of ``step``, for q = j//block -
-    i//block. A bound is None where no place is beyond it."""
+def _shifted_diagonal(condition: Expr, inside: Any, outside: Any, dtype: str) -> Expr | None:
+    """``b + (a - b) * [i == j]``, b not 0: what centers, ``I - 1 / n``, is a mean that is taken
+    away. None if b + (a - b) isn't a to the last bit."""
+    if dtype not in ("float32", "float64") or not np.isfinite([inside, outside]).all():
+        return None
+    step = inside - outside
+    if not outside or outside + step != inside:
+        return None
+    scaled = pointwise.mul(pointwise.to(condition, dtype), creation.full((), step.item(), dtype))
+    return pointwise.add(scaled, creation.full((), outside.item(), dtype))  # type: ignore[no-any-return]
 
-    block: int
+
+class Band(NamedTuple):
+    """Where ``low <= q <= high`` and q - first is a multiple of ``step``, for q = j//blocks[1] -
+    i//blocks[0]. A bound is None where no place is beyond it."""
+
+    blocks: tuple[int, int]
     low: int | None
     high: int | None
     first: int
@@ -139,8 +156,14 @@ class Band(NamedTuple):
 
     def over(self, shape: Shape, axes: list[int]) -> Expr:
         """The condition, for the places along two axes of a shape."""
-        row, column = (Index.iterator(axis, shape[axis]) // self.block for axis in axes)
+        row, column = (
+            Index.iterator(axis, shape[axis]) // block
+            for axis, block in zip(axes, self.blocks, strict=True)
+        )
         apart = column - row
+        if self.low is not None and self.low == self.high:
+            one = Call("eq", (Num(0), Value(apart - self.low)))
+            return Expr(Scope(shape, (), one))
         parts: list[Any] = []
         if self.low is not None:
             parts.append(Call("le", (Num(0), Value(apart - self.low))))
@@ -156,10 +179,13 @@ class Band(NamedTuple):
 
 def band_of(shown: Any) -> Band | None:
     """The band that a matrix of bools shows; None if it shows something else."""
-    block = 1 if _is_toeplitz(shown) else _block(shown)
-    small = shown[::block, ::block]
+    return next(filter(None, (_band(shown, blocks) for blocks in _blocks(shown))), None)
+
+
+def _band(shown: Any, blocks: tuple[int, int]) -> Band | None:
+    small = shown[:: blocks[0], :: blocks[1]]
     rows, columns = small.shape
-    again = small.repeat(block, 0).repeat(block, 1)[: shown.shape[0], : shown.shape[1]]
+    again = small.repeat(blocks[0], 0).repeat(blocks[1], 1)[: shown.shape[0], : shown.shape[1]]
     if not np.array_equal(again, shown) or not _is_toeplitz(small):
         return None
     diagonals = [*(-np.flatnonzero(small[:, 0])[::-1]), *np.flatnonzero(small[0])]
@@ -171,7 +197,7 @@ def band_of(shown: Any) -> Band | None:
     if len(found) != (high - low) // step + 1:
         return None
     return Band(
-        block,
+        blocks,
         None if low - step < 1 - rows else low,
         None if high + step > columns - 1 else high,
         low,
@@ -183,7 +209,13 @@ def _is_toeplitz(shown: Any) -> bool:
     return bool((shown[1:, 1:] == shown[:-1, :-1]).all())
 
 
-def _block(shown: Any) -> int:
-    """The largest size of blocks between which the first row and the first column may change."""
-    changes = [np.flatnonzero(line[1:] != line[:-1]) + 1 for line in (shown[0], shown[:, 0])]
-    return math.gcd(*(int(n) for n in np.concatenate(changes))) or 1
+def _blocks(shown: Any) -> list[tuple[int, int]]:
+    """The sizes of blocks to try: of rows and columns, between which the matrix may change."""
+    if _is_toeplitz(shown):
+        return [(1, 1)]
+    row, column = (
+        math.gcd(*(int(n) for n in np.flatnonzero((lines[1:] != lines[:-1]).any(1)) + 1))
+        for lines in (shown, shown.T)
+    )
+    square = math.gcd(row, column) or 1
+    return [(square, square), (row or 1, column or 1)]

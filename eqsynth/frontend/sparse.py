@@ -32,7 +32,7 @@ LEAST: Final = 16
 MOST_DIAGONALS: Final = 8
 """The most diagonals that are said one by one, each a term of a sum."""
 
-FEWER: Final = 8
+FEWER: Final = 4
 """Diagonals, or the elements of a row, are said if at most one position in ``FEWER`` is one."""
 
 Kept = Callable[[torch.Tensor], Expr]
@@ -54,7 +54,12 @@ def sparse(tensor: torch.Tensor, kept: Kept) -> Expr | None:
     if band is not None:
         return _masked(band.over(shown.shape, [0, 1]), kept(tensor))
     found = _diagonals(tensor, shown, kept)
-    return _rows(tensor, shown, kept) if found is None else found
+    if found is None:
+        found = _rows(tensor, shown, kept)
+    if found is None:
+        found = _rows(tensor.T, shown.T, kept)
+        found = None if found is None else permute(found, (1, 0))
+    return found
 
 
 def _masked(condition: Expr, values: Expr) -> Expr:
@@ -64,6 +69,7 @@ def _masked(condition: Expr, values: Expr) -> Expr:
 def _diagonals(tensor: torch.Tensor, shown: Any, kept: Kept) -> Expr | None:
     """The sum of the diagonals that aren't zero, each by one number if it has one."""
     rows, columns = shown.shape
+    dtype = str(tensor.dtype).removeprefix("torch.")
     i, j = np.nonzero(shown)
     offsets = np.unique(j - i)
     if len(offsets) > MOST_DIAGONALS or FEWER * len(i) > shown.size:
@@ -75,7 +81,7 @@ def _diagonals(tensor: torch.Tensor, shown: Any, kept: Kept) -> Expr | None:
         q = Index.iterator(1, columns) - Index.iterator(0, rows) - offset
         at = Expr(Scope((rows, columns), (), Call("eq", (Num(0), Value(q)))))
         if (along == along[0]).all():
-            term = _masked(at, creation.full((), along[0].item(), str(tensor.dtype)[6:]))
+            term = _masked(at, creation.full((), along[0].item(), dtype))
         else:
             values = kept(tensor) if values is None else values
             term = _masked(at, values)
@@ -84,21 +90,20 @@ def _diagonals(tensor: torch.Tensor, shown: Any, kept: Kept) -> Expr | None:
 
 
 def _rows(tensor: torch.Tensor, shown: Any, kept: Kept) -> Expr | None:
-    """The elements of each row at their columns, or of each column at their rows."""
-    by_row, by_column = (int(shown.sum(axis).max()) for axis in (1, 0))
-    if by_column < by_row:
-        found = _rows(tensor.T, shown.T, kept)
-        return None if found is None else permute(found, (1, 0))
+    """The elements of each row at their columns; None if a row has too many."""
     rows, columns = shown.shape
-    if FEWER * by_row > columns:
+    most = int(shown.sum(1).max())
+    if FEWER * most > columns:
         return None
-    order = np.argsort(~shown, axis=1, kind="stable")[:, :by_row]
-    first = np.where(np.take_along_axis(shown, order, 1), order, order[:, :1])
-    ids = torch.from_numpy(np.ascontiguousarray(first))
-    taken = torch.from_numpy(np.take_along_axis(shown, order, 1)).to(tensor.device)
-    values = torch.where(taken, tensor.gather(1, ids.to(tensor.device)), 0)
-    places = kept(ids.reshape(-1) if by_row == 1 else ids)
-    picked = pointwise.to(indexing.one_hot(places, columns), str(tensor.dtype)[6:])
-    if by_row == 1:
-        return picked if (values == 1).all() else pointwise.mul(picked, kept(values))
-    return sum_(pointwise.mul(picked, reshape(kept(values), (rows, by_row, 1))), 1)
+    order = np.argsort(~shown, axis=1, kind="stable")[:, :most]
+    taken = np.take_along_axis(shown, order, 1)
+    # A row with fewer elements repeats its first place, with a zero.
+    ids = torch.from_numpy(np.where(taken, order, order[:, :1])).to(tensor.device)
+    values = torch.where(torch.from_numpy(taken).to(tensor.device), tensor.gather(1, ids), 0)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if most == 1:
+        picked = pointwise.to(indexing.one_hot(kept(ids[:, 0]), columns), dtype)
+        one = bool((values == 1).all())
+        return picked if one else pointwise.mul(picked, kept(values))  # type: ignore[no-any-return]
+    picked = pointwise.to(indexing.one_hot(kept(ids), columns), dtype)
+    return sum_(pointwise.mul(picked, reshape(kept(values), (rows, most, 1))), 1)

@@ -99,15 +99,19 @@ def causal(softmax: Op, scores: Scope, mask: Mask) -> Steps | None:
 
 def _bases(its: list[It], place: It) -> Iterator[Index]:
     """The starts from which positions may be counted: 0, another iterator, its block's start, or
-    its place in the block.
+    its place in the block; or the place in proportion.
 
     For a row ``i``: ``0``, ``i``, and ``i // b * b`` and ``i % b`` for each ``b`` that divides its
-    extent.
+    extent; ``4 * i`` if there are 4 positions for each row, and ``i // 4`` if 4 rows for each.
     """
     yield Index(0)
     for it in its:
         if it != place:
             yield bare(it)
+            if place.extent > it.extent and place.extent % it.extent == 0:
+                yield bare(it) * (place.extent // it.extent)
+            if it.extent > place.extent and it.extent % place.extent == 0:
+                yield bare(it) // (it.extent // place.extent)
             for block in range(2, it.extent // FEWER + 1):
                 if it.extent % block == 0:
                     yield bare(it) // block * block
