@@ -39,11 +39,14 @@ Kept = Callable[[torch.Tensor], Expr]
 """Makes a tensor a constant of the program."""
 
 
-def sparse(tensor: torch.Tensor, kept: Kept) -> Expr | None:
+def sparse(tensor: torch.Tensor, kept: Kept, columns: bool = False) -> Expr | None:
     """A matrix of floats as its elements and their places; None if it has too many of them.
 
     >>> sparse(2 * torch.eye(64) - torch.eye(64).roll(1, 0), kept=input)
     Expr(Add: float32[64, 64])
+
+    Args:
+        columns: whether the elements of each column are said rather than those of each row.
     """
     if tensor.ndim != 2 or min(tensor.shape) < LEAST or not tensor.is_floating_point():
         return None
@@ -54,12 +57,31 @@ def sparse(tensor: torch.Tensor, kept: Kept) -> Expr | None:
     if band is not None:
         return _masked(band.over(shown.shape, [0, 1]), kept(tensor))
     found = _diagonals(tensor, shown, kept)
-    if found is None:
-        found = _rows(tensor, shown, kept)
-    if found is None:
-        found = _rows(tensor.T, shown.T, kept)
-        found = None if found is None else permute(found, (1, 0))
+    for across in (columns, not columns):
+        if found is None and across:
+            found = _rows(tensor.T, shown.T, kept)
+            found = None if found is None else permute(found, (1, 0))
+        elif found is None:
+            found = _rows(tensor, shown, kept)
     return found
+
+
+def sums_rows(node: torch.fx.Node) -> bool | None:
+    """Whether the first product that reads a matrix sums over its first axis, as ``x @ a`` does,
+    and not over its second, as ``a @ x`` and ``linear(x, a)``; None if no product reads it."""
+    for user in node.users:
+        name = str(user.target).split(".")[1:2]
+        if name in (["t"], ["numpy_T"], ["mT"], ["transpose"], ["permute"]):
+            turned = sums_rows(user)
+            return None if turned is None else not turned
+        if name in (["mm"], ["matmul"], ["bmm"]):
+            return user.args[1] is node
+        if name == ["einsum"]:
+            read, _, result = str(user.args[0]).replace(" ", "").partition("->")
+            operands: Any = user.args[1]
+            letters = read.split(",")[list(operands).index(node)]
+            return len(letters) == 2 and letters[0] not in result and letters[1] in result
+    return None
 
 
 def _masked(condition: Expr, values: Expr) -> Expr:

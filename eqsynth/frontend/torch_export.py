@@ -39,7 +39,7 @@ from eqsynth.frontend.expr import Expr, origin
 from eqsynth.frontend.opaque import Foreign, close, opaque
 from eqsynth.frontend.recognized import recognized, said
 from eqsynth.frontend.settled import Settled
-from eqsynth.frontend.sparse import sparse
+from eqsynth.frontend.sparse import sparse, sums_rows
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
@@ -240,7 +240,8 @@ class _Translation:
             if spec.kind != InputKind.PARAMETER:
                 function = recognized(tensor) if own else said(tensor)
                 if function is None and own:
-                    function = sparse(tensor, partial(self._kept, spec.target))
+                    kept = partial(self._kept, spec.target)
+                    function = sparse(tensor, kept, columns=bool(sums_rows(node)))
                 if function is not None or not own:
                     self.settled.give(node, tensor)
                 if function is not None:
