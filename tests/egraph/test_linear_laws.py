@@ -453,6 +453,25 @@ def test_a_product_with_added_rows_adds_rows_of_a_table() -> None:
     assert end(selection.ungather_rows(added, alone, rows)) is None
 
 
+def test_rows_of_a_diagonal_are_rows_of_what_it_multiplies() -> None:
+    """``(one_hot(ids) * a).sum(1) @ x``: rows of x, weighted and added."""
+    i, j, n, k = it(0, 4), it(1, 5), it(2, 2), it(3, 6)
+    rows = op("Embedding", leaf("t", 6, 6, constant=True), leaf("ids", 4, 2, dtype="int64"))
+    beside, x = Read(leaf("a", 4, 2), (i, n)), Read(leaf("x", 6, 5), (k, j))
+    scope = canonical(Scope((4, 5), (2, 6), Prod((Read(rows, (i, n, k)), beside, x))))
+    (read,) = iter_rows(scope, rows)
+    # The table has 6 rows, of which 8 are picked: not twice as many.
+    assert end(selection.ungather_rows(scope, read, rows)) is None
+    answer = end(selection.ungather_rows(scope, read, rows, lambda table: table.shape == (6, 6)))
+    assert answer is not None and answer.reduction == (2,)
+    assert_equal(scope, answer)
+    # A factor of a place and of what is summed, a[i, k], has another row for each place.
+    both = Read(leaf("a", 4, 6), (i, k))
+    mixed = canonical(Scope((4, 5), (2, 6), Prod((Read(rows, (i, n, k)), both, x))))
+    (read,) = iter_rows(mixed, rows)
+    assert end(selection.ungather_rows(mixed, read, rows, lambda _table: True)) is None
+
+
 # ---- windows of one image ---------------------------------------------------------------
 
 

@@ -42,6 +42,11 @@ KNOWN = {
     "blocks": apart(block=4) == 0,
     "blocks of 5": apart(block=5) == 0,
     "not blocks": apart(block=3) != 0,
+    "blocks of two sizes": torch.eye(4).repeat_interleave(3, 0).repeat_interleave(2, 1),
+    "blocks in one direction": torch.eye(5).repeat_interleave(4, 1),
+    "one block of rows": (torch.arange(N) < 6).expand(6, N) ^ (torch.arange(6) > 2)[:, None],
+    "centering": torch.eye(N) - 1 / N,
+    "a lifted diagonal": (torch.eye(N, dtype=torch.float64).roll(0) * 0.1 + 0.7).repeat(1, 1),
     "causal blocks": apart(block=3) <= 0,
     "every second block": apart(block=2) % 2 == 0,
     "one diagonal": torch.eye(N),
@@ -60,9 +65,8 @@ def test_a_function_of_places_is_recognized(name: str) -> None:
     assert found is not None
     assert (found.shape, found.dtype) == (tuple(tensor.shape), str(tensor.dtype)[6:])
     assert not any(isinstance(term, Weight) for term in topological([found.tensor]))
-    np.testing.assert_array_equal(
-        np.asarray(evaluate(found.tensor, {}), dtype=np.float64), tensor.double().numpy()
-    )
+    value = torch.from_numpy(np.asarray(evaluate(found.tensor, {}), dtype=np.float64))
+    assert torch.equal(value.to(tensor.dtype), tensor)
 
 
 def with_one_changed(tensor: torch.Tensor, *place: int) -> torch.Tensor:

@@ -134,6 +134,7 @@ def centered(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     return a @ (x.T @ x) @ a
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("read", "matrix", "times"),
     [
