@@ -138,7 +138,7 @@ def einsum(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
         (left, SAID["circulant"], 8),
         (right, SAID["tridiagonal"], 8),
         (left, torch.kron(torch.eye(N // 4), torch.full((1, 4), 0.25)), 8),
-        (right, torch.kron(torch.eye(N // 4), drawn(4, 1)), 8),
+        (right, torch.kron(torch.eye(N // 2), drawn(2, 1)), 8),
         (left, torch.kron(torch.eye(N), torch.ones(4, 1)), 32),
         (einsum, picked(N, N, 2).T, 16),
         (left, picked(N, N, 2), 16),
