@@ -18,6 +18,7 @@ from eqsynth import notebook
 from eqsynth.errors import EqsynthError, EquivalenceError
 from eqsynth.extract.kernel import backend_name
 from eqsynth.extract.plan import Plan
+from eqsynth.extract.target import Achieved
 from eqsynth.extract.timing import OperatorTimes, Timing
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op
@@ -37,6 +38,9 @@ WHOLE = ("", "saturated", "rounds", "growth")
 
 _REGIONS = 16
 """The most regions that the table has rows for."""
+
+_KERNELS = 3
+"""The most kernels that the table has rows for."""
 
 _WIDE = 150
 """The most characters of a region's row."""
@@ -74,6 +78,32 @@ class StepTime:
         if self.replaced_s is None:
             return text
         return f"{text}, {_ms(self.replaced_s)} before ({', '.join(self.replaced) or 'nothing'})"
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """The time of one kernel in all steps that run it, measured while the whole program runs.
+
+    Attributes:
+        kernel: the implementation and its schedule.
+        result: type of the kernel's result.
+        steps: number of steps that run the kernel.
+        time_s: seconds of these steps together.
+        share: part of the time of all steps.
+        achieved: FLOP/s or bytes/s, beside the peak that was measured on the machine.
+    """
+
+    kernel: str
+    result: str
+    steps: int
+    time_s: float
+    share: float
+    achieved: Achieved
+
+    def __str__(self) -> str:
+        times = f" in {self.steps} steps" if self.steps > 1 else ""
+        took = f"{_ms(self.time_s)}{times}, {self.share:.0%} of the time"
+        return f"{took}; {self.achieved}; {self.kernel} -> {self.result}"
 
 
 @dataclass(frozen=True)
@@ -158,6 +188,8 @@ class Report:
         operator_times: seconds of the original's operators and of the program's steps, measured
             while the whole program runs. Measured if time is the objective and a faster program was
             found.
+        kernels: the time of each of the program's kernels, and what it achieves of the machine's
+            peak, the heaviest first; measured if ``operator_times`` are.
         stages_s: seconds of each stage. ``capture`` counts against the time limit, but for at most
             half of it. ``measure`` is the time that extraction has waited for measurements of
             kernels.
@@ -219,6 +251,7 @@ class Report:
     tuning_refused: str = ""
     mended: tuple[str, ...] = ()
     operator_times: OperatorTimes = OperatorTimes()
+    kernels: tuple[KernelTime, ...] = ()
     stages_s: Mapping[str, float] = field(default_factory=dict)
     tuned: tuple[Tuning, ...] = ()
     route: Route | None = field(default=None, repr=False, compare=False)
@@ -333,6 +366,7 @@ class Report:
             [("runs on", self.backend + (f" ({self.reason})" if self.reason else ""))],
             [("share of time", self._shares())] if len(self.shares) > 1 else [],
             [("opaque share", f"{self.opaque_share:.0%}")] if raced else [],
+            [("heaviest", str(kernel)) for kernel in self.kernels[:_KERNELS]],
             _longest(self.regions),
             [("graph", graph.title) for graph in self.graphs],
             [("why not", str(step)) for step in self.why_not],

@@ -39,7 +39,7 @@ from eqsynth.lower.measurer import Measurer
 from eqsynth.lower.plan_tuning import tuned_kernels, with_faster
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.reruns import results, unchanged
-from eqsynth.lower.step_times import kernel_times, opaque_share
+from eqsynth.lower.step_times import kernel_times, opaque_share, step_times
 from eqsynth.lower.tuning_told import told
 from eqsynth.lowered import lowered, mutations_of
 from eqsynth.original import Original
@@ -49,7 +49,7 @@ from eqsynth.report import WHOLE, Report
 from eqsynth.rules import RuleSet
 from eqsynth.searching import Search, Searched
 from eqsynth.settings import Settings
-from eqsynth.why_not import operator_times, why_not
+from eqsynth.why_not import heaviest, operator_times, why_not
 
 # Steps are timed one by one, for the explanation and the report, in at least this many calls. They
 # aren't timed if these calls would take longer than the rest of the time limit and longer than this
@@ -442,18 +442,22 @@ class Run:
         if any(step.kernel.opaque for step in compiled.steps):
             self.report.opaque_share = opaque_share(compiled, args, kwargs)
         limit_bytes = self.settings.memory_limit
-        facts = self.captured, graph, plan, compiled, args, kwargs, limit_bytes
+        facts = self.captured, graph, plan, compiled
         told_s = _TOLD_CALLS * (result.before.median_s + result.after.median_s)
         in_time = told_s < max(_LONG_S, self._end - time.monotonic())
         if not kept:
             if must_win and in_time:
-                self.report.operator_times = operator_times(*facts)
+                steps_s = step_times(compiled, args, kwargs)
+                self.report.kernels = heaviest(plan, steps_s, self.original.target)
+                self.report.operator_times = operator_times(
+                    *facts, steps_s, args, kwargs, limit_bytes
+                )
             return compiled
         self.report.reason = "nothing faster was found"
         if self.report.remembered_plan:
             self.report.reason += " (the plan of an earlier search lost; nothing was searched)"
         if in_time:
-            self.report.why_not = why_not(*facts)
+            self.report.why_not = why_not(*facts, args, kwargs, limit_bytes)
         return self.original.program(self.report)
 
     def _as_called(self, function: Callable[..., object]) -> Callable[[], object]:

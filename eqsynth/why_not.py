@@ -11,24 +11,27 @@ and its result. These are known only if arguments and result are values of the o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eqsynth.egraph.graph import EGraph
 from eqsynth.errors import ExtractionError, LoweringError
 from eqsynth.explain import planned_values
 from eqsynth.extract.candidates import candidates
+from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.select import Selection
+from eqsynth.extract.target import Target
 from eqsynth.extract.timing import OperatorTimes
 from eqsynth.frontend.captured import Captured
 from eqsynth.ir.tensor import ClassRef, Input, Op, Tensor, args_of
+from eqsynth.ir.work import bytes_moved, flops
 from eqsynth.lower.places import Place, ported
 from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.step_times import step_times
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
-from eqsynth.report import StepTime
+from eqsynth.report import KernelTime, StepTime
 
 # The number of steps that are reported.
 _TOLD = 3
@@ -65,6 +68,7 @@ def operator_times(
     graph: EGraph,
     plan: Plan,
     compiled: CompiledProgram,
+    steps_s: Sequence[float],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     limit_bytes: float = math.inf,
@@ -73,11 +77,12 @@ def operator_times(
     compute.
 
     Args:
+        steps_s: the seconds of the program's steps (``step_times``).
         limit_bytes: the most bytes of a value. If the original has a larger value, its operators
             aren't timed.
     """
     _, values = planned_values(graph, plan)
-    known = list(zip(plan.steps, step_times(compiled, args, kwargs), strict=True))
+    known = list(zip(plan.steps, steps_s, strict=True))
     plain = _plain(captured, graph, limit_bytes, compiled.place)
     before: dict[Tensor, float] = {}
     if plain is not None:
@@ -89,7 +94,7 @@ def operator_times(
     return OperatorTimes(
         before,
         {values[step.result]: seconds for step, seconds in moving},
-        {values[step.result]: _kernel(step) for step, _ in moving},
+        {values[step.result]: _kernel(step.kernel) for step, _ in moving},
         frozenset(
             term
             for step, _ in moving
@@ -97,6 +102,26 @@ def operator_times(
             for term in _within(values[step.result], {values[arg] for arg in step.args})
         ),
     )
+
+
+def heaviest(plan: Plan, steps_s: Sequence[float], target: Target) -> tuple[KernelTime, ...]:
+    """The kernels of a plan, those that take most time first, and what they achieve.
+
+    Args:
+        steps_s: the seconds of the plan's steps in the program (``step_times``).
+    """
+    times: dict[Kernel, list[float]] = {}
+    for step, seconds in zip(plan.steps, steps_s, strict=True):
+        if step.kernel.implementation != "torch.view" and seconds > 0:
+            times.setdefault(step.kernel, []).append(seconds)
+    found = []
+    for kernel, own in times.items():
+        term, total_s = kernel.term, sum(own)
+        achieved = target.achieved(bytes_moved(term), flops(term), term.dtype, total_s / len(own))
+        result = str(term.type)
+        share = total_s / sum(steps_s)
+        found.append(KernelTime(_kernel(kernel), result, len(own), total_s, share, achieved))
+    return tuple(sorted(found, key=lambda each: -each.time_s))
 
 
 def _within(result: Tensor, given: set[Tensor]) -> set[Tensor]:
@@ -163,8 +188,8 @@ def _plain(
         return None
 
 
-def _kernel(step: PlanStep) -> str:
-    return f"{step.kernel.implementation} {step.kernel.schedule}".strip()
+def _kernel(kernel: Kernel) -> str:
+    return f"{kernel.implementation} {kernel.schedule}".strip()
 
 
 def _told(
@@ -178,7 +203,7 @@ def _told(
     known = operators is not None and all(ref in before for ref in operators)
     return StepTime(
         what=_name(step.member),
-        kernel=_kernel(step),
+        kernel=_kernel(step.kernel),
         time_s=seconds,
         replaced=tuple(map(_name, (operators or {}).values())),
         replaced_s=sum(before[ref] for ref in operators or ()) if known else None,

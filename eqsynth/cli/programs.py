@@ -269,9 +269,11 @@ def profile(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Times each step of a program in its place.
+    """Times each step of a program in its place, beside the peaks of this machine.
 
     eqsynth profile fast.eqsynth
+
+    A step is bound by arithmetic (its rate is in FLOP/s) or by memory (in bytes/s).
 
     With --device: measures the peaks of a device, and writes one file to carry; elsewhere
     optimize(target=FILE) plans programs for it.
@@ -314,6 +316,9 @@ def _profile_device(kind: str, out: Path | None, as_json: bool) -> None:
 
 
 def _profile_program(program: Path, inputs: Path | None, as_json: bool) -> None:
+    from eqsynth.extract.target import CPU
+    from eqsynth.ir.work import bytes_moved, flops
+    from eqsynth.lower.backends import target_here
     from eqsynth.lower.step_times import step_times
 
     loaded = _loaded(program)
@@ -329,23 +334,23 @@ def _profile_program(program: Path, inputs: Path | None, as_json: bool) -> None:
         args, kwargs = models.arguments(loaded, inputs)
         loaded(*args, **kwargs)
         times = step_times(loaded, args, kwargs)
+        target = loaded.place.target or target_here(CPU)
     except EqsynthError as error:
         fail(error)
-    steps = [
-        {
-            "step": step.name,
-            "what": step.label or type(step.kernel.term).__name__,
-            "kernel": f"{step.kernel.implementation} {step.kernel.schedule}".strip(),
-            "seconds": seconds,
-            "share": seconds / sum(times),
-        }
-        for step, seconds in zip(loaded.steps, times, strict=True)
-    ]
+    steps, rows = [], []
+    for step, seconds in zip(loaded.steps, times, strict=True):
+        term = step.kernel.term
+        what = step.label or type(term).__name__
+        kernel = f"{step.kernel.implementation} {step.kernel.schedule}".strip()
+        share, rate = seconds / sum(times), ""
+        found = {"step": step.name, "what": what, "kernel": kernel, "seconds": seconds}
+        found |= {"share": share, "flops": flops(term), "bytes": bytes_moved(term)}
+        if seconds:  # a view takes no time
+            achieved = target.achieved(bytes_moved(term), flops(term), term.dtype, seconds)
+            rate, found["of_peak"] = str(achieved), achieved.share
+        steps.append(found)
+        rows.append((step.name, f"{seconds * 1e3:.3f}", f"{share:.0%}", rate, kernel, what))
     if as_json:
         print_json(steps)
         return
-    rows = [
-        (s["step"], f"{s['seconds'] * 1e3:.3f}", f"{s['share']:.0%}", s["kernel"], s["what"])
-        for s in steps
-    ]
-    table(("step", "ms", "share", "kernel", "what"), [tuple(map(str, row)) for row in rows])
+    table(("step", "ms", "share", "rate", "kernel", "what"), rows)

@@ -48,6 +48,29 @@ class MemoryLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class Achieved:
+    """What a kernel achieves, beside the peak of what bounds it by the roofline: arithmetic
+    (FLOP/s) or the memory that its arguments and results fit into (bytes/s).
+
+    >>> str(Achieved(186e9, 224e9, "FLOP/s")), str(Achieved(21.5e9, 20e9, "B/s"))
+    ('186 GFLOP/s, 83% of the peak', '21.5 GB/s, 108% of the peak')
+    """
+
+    per_s: float
+    peak_per_s: float
+    unit: str
+
+    @property
+    def share(self) -> float:
+        """The part of the peak. It is above 1 if the kernel finds its arguments in a faster level
+        of memory than they would fit into by their size."""
+        return self.per_s / self.peak_per_s
+
+    def __str__(self) -> str:
+        return f"{self.per_s / 1e9:.3g} G{self.unit}, {self.share:.0%} of the peak"
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A device with its measured peaks.
 
@@ -122,6 +145,14 @@ class Target:
         arithmetic_s = flops / self.peak_flops_per_s(dtype)
         call_s = self.dispatch_s if dispatch_s is None else dispatch_s
         return max(memory_s, arithmetic_s) + call_s
+
+    def achieved(self, bytes_moved: float, flops: float, dtype: str, seconds: float) -> Achieved:
+        """What a kernel of so many seconds achieves. The call of the kernel is part of its seconds,
+        so a small kernel is far from the peak."""
+        bandwidth, peak = self.bandwidth_bytes_per_s(bytes_moved), self.peak_flops_per_s(dtype)
+        if flops / peak > bytes_moved / bandwidth:
+            return Achieved(flops / seconds, peak, "FLOP/s")
+        return Achieved(bytes_moved / seconds, bandwidth, "B/s")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
