@@ -19,6 +19,7 @@ import eqsynth
 from benchmarks.peers import building
 from benchmarks.workloads import MEASURED
 from eqsynth import peers
+from eqsynth.report import KernelTime
 
 
 @dataclass
@@ -83,6 +84,7 @@ class Run:
     considered: int
     before_s: float
     after_s: float
+    kernels: tuple[KernelTime, ...] = ()
 
 
 def optimized(workload: str, reduced: bool, threads: int, times: int) -> list[Run]:
@@ -97,6 +99,7 @@ def optimized(workload: str, reduced: bool, threads: int, times: int) -> list[Ru
             Run(
                 spent, dict(report.stages_s), report.enodes, report.kernels_timed,
                 report.kernels_considered, report.time_before_s, report.time_after_s,
+                report.kernels,
             )
         )  # fmt: skip
     return runs

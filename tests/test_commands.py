@@ -266,6 +266,7 @@ REDUCED = {
     "bench_deadlines": Reduced("--program transformer_layer --limit 0.5", "1 runs",
                                exit_codes=(0, 1)),
     "bench_optimize": Reduced("--reduced --only fsrcnn --part search", "call overhead"),
+    "heaviest": Reduced("--reduced --workload fsrcnn", "| workload | of its time |"),
     "bench_estimates": Reduced("--reduced --draws 16 --kernels 2", "family, distance"),
     "bench_tune": Reduced("tune.jsonl --minutes 0.02 --kernel transpose --tuner random --trials 2 "
                           "--seeds 1", "2 trials of every search"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from eqsynth.egraph.saturation import unsaturated
 from eqsynth.extract.candidates import candidates
 from eqsynth.extract.plan import Plan, PlanStep
 from eqsynth.extract.select import Selection
+from eqsynth.extract.target import CPU, Achieved, Device, MemoryLevel, Target
 from eqsynth.frontend.captured import Captured
 from eqsynth.frontend.torch_export import capture
 from eqsynth.ir.tensor import Input
@@ -20,7 +22,8 @@ from eqsynth.lower.program import CompiledProgram
 from eqsynth.lower.step_times import opaque_share, step_times
 from eqsynth.lower.torch_backend import TorchBackend
 from eqsynth.lowered import lowered
-from eqsynth.why_not import replaced, why_not
+from eqsynth.report import Report
+from eqsynth.why_not import heaviest, replaced, why_not
 from tests.extract.egraphs import egraph, kernel, leaf, ref, unary
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -75,6 +78,36 @@ def test_the_step_that_lost_is_told_with_what_it_replaced() -> None:
     assert told and told[0].what.startswith("Sin")
     assert [name.partition(" ")[0] for name in told[0].replaced] == ["Sin"]
     assert told[0].replaced_s is not None and told[0].excess_s > 0
+
+
+def test_the_heaviest_kernel_is_told_with_what_it_achieves() -> None:
+    """Twice the same kernel is one row; a view, which takes no time, is none."""
+
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ x.t() @ x).exp().exp()
+
+    _, program, plan = compiled(Turned())
+    kinds = [step.kernel.implementation for step in plan.steps]
+    steps_s = [0.0 if kind == "torch.view" else 2e-3 for kind in kinds]
+    steps_s[-1] += 1e-3
+    assert len(program.steps) == len(steps_s) and "torch.view" in kinds
+    target = Target(
+        CPU, Device("a CPU", 1, ()), 1, (MemoryLevel("memory", math.inf, 1e9),),
+        (("float32", 1e3),), 0.0, 0.0,
+    )  # fmt: skip
+    exp, *products = heaviest(plan, steps_s, target)
+    assert (exp.steps, len(products)) == (2, 2)
+    assert exp.time_s == pytest.approx(5e-3) and exp.share == pytest.approx(5 / 9)
+    # 12 elements in 2.5 ms are 4800 operations a second.
+    assert exp.achieved == Achieved(pytest.approx(4800.0), 1e3, "FLOP/s")
+    rate = pytest.approx(2 * 3 * 3 * 4 / 2e-3)
+    assert [product.achieved.per_s for product in products] == [rate, rate]
+    slow = replace(target, levels=(MemoryLevel("memory", math.inf, 1.0),))
+    assert heaviest(plan, steps_s, slow)[0].achieved.unit == "B/s"
+    report = Report(kernels=(exp, *products))
+    assert ("heaviest", str(exp)) in report.rows()
+    assert "in 2 steps, 56% of the time; 4.8e-06 GFLOP/s, 480% of the peak" in str(exp)
 
 
 def test_what_a_step_replaced_lies_between_its_result_and_its_arguments() -> None:

@@ -112,7 +112,10 @@ def test_its_steps_are_timed(optimized: Path) -> None:
     assert [step["step"] for step in steps] == [step.name for step in program.steps]
     assert sum(step["share"] for step in steps) == pytest.approx(1.0)
     said = output("profile", optimized)
-    assert all(step["kernel"] in said for step in steps)
+    assert all(step["kernel"] in said for step in steps) and "of the peak" in said
+    # A step that takes time has a rate: of its FLOPs or of its bytes.
+    assert all(("of_peak" in step) == (step["seconds"] > 0) for step in steps)
+    assert sum(step["flops"] for step in steps) > 0 < min(step["bytes"] for step in steps)
 
 
 def test_an_exported_program_is_a_model(folder: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_program_without_such_operators_runs_without_the_guard() -> None:
         divides(((least(torch.int64),), {}))
 
 
+@pytest.mark.rotating(parts=4)
 def test_the_check_of_a_division_does_not_end_the_process() -> None:
     program = """
 import torch, eqsynth
