@@ -78,7 +78,6 @@ def test_inductors_program_runs_until_one_is_found(monkeypatch: pytest.MonkeyPat
     assert swapped.current.instead is None
 
 
-@pytest.mark.rotating(parts=4)
 def test_calls_go_on_while_a_program_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     watched, model, x = Watched(), Bottleneck().eval(), torch.randn(5, 12)
     search, found, end = background.found_elsewhere, threading.Event(), threading.Event()

@@ -146,7 +146,6 @@ def test_an_engine_that_may_be_the_fastest_is_raced_with_the_whole_program(
     assert next(races, None) is None
 
 
-@pytest.mark.rotating(parts=4)
 def test_no_plan_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan that is chosen was built already, to time its kernels in their places. The net is no
     other test's, so nothing of it is remembered; what is known of the machine is."""
