@@ -48,6 +48,7 @@ from eqsynth.lower.schedules import (
     folds,
     refusal,
     schedules,
+    this_machine,
     tile_loop,
     written_out,
 )
@@ -214,7 +215,8 @@ class _Schedules(Emitter):
         free = not any(
             access.guarded_by(loop.slot) for access in self.nest.accesses.values() for loop in loops
         )
-        side = math.gcd(schedule.height, schedule.width, LANES)
+        # Each line is one register of float32.
+        side = math.gcd(schedule.height, schedule.width, this_machine().register_bytes // 4)
         if not found or not free or side < LANES // 2:
             return []
 
