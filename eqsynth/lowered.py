@@ -49,7 +49,7 @@ def lowered(
     with collecting_seldom():
         parts = assemble(
             captured.program, graph, plan, weights, backends, limit_bytes, captured.opaque, own,
-            place.home,
+            place.home, captured.memories,
         )  # fmt: skip
     recipe = captured.recipe(parts.terms)
     return CompiledProgram(

@@ -116,6 +116,7 @@ TABLE: Final[dict[str, Entry]] = {
     "aten::mT": lambda x: ops.transpose(x, -2, -1),
     "aten::squeeze": entries.squeeze,
     "aten::as_strided": views.as_strided,
+    "aten::as_strided_copy": views.as_strided,
     "aten::split_with_sizes": ops.split,
     "aten::concat": ops.cat,
     "aten::constant_pad_nd": entries.constant_pad,

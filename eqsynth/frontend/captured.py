@@ -22,6 +22,7 @@ from eqsynth.lower.calling import Fixed, Given, Interface, bound, by_name, leave
 if TYPE_CHECKING:
     import torch
 
+    from eqsynth.lower.memory_reads import Memory
     from eqsynth.lower.weights import Recipe
 
 
@@ -74,6 +75,8 @@ class Captured:
         buffers: tensors of the module that the program changes.
         buffer_paths: the names of ``buffers`` in the module.
         mutations: position of an output -> position of the input that it is written back to.
+        memories: name of an input -> how it has to lie in memory in each call. Inputs of which it
+            doesn't matter have no entry.
     """
 
     program: Program
@@ -86,6 +89,7 @@ class Captured:
     fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     buffer_paths: tuple[str, ...] = ()
+    memories: Mapping[str, Memory] = field(default_factory=dict)
 
     def bind(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """Return the tensors for ``program.inputs``, from the arguments of a call.

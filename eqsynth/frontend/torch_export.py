@@ -45,6 +45,7 @@ from eqsynth.ir.tensor import Input, Weight
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.calling import Fixed, Given, Interface, bound, signature_of
 from eqsynth.lower.functional import is_assertion, specs_copied, tracing
+from eqsynth.lower.memory_reads import memory_reads, required
 from eqsynth.lower.torch_calls import Named
 from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.lower.weights import settings_of, tensor_at
@@ -70,7 +71,8 @@ def capture(
     with tracing(), specs_copied(), warnings.catch_warnings():
         # torch warns of its own recurrent layers, which hold their weights a second time in a list.
         warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights", UserWarning)
-        exported = export(module, args, kwargs)
+        with memory_reads(module) as reads:
+            exported = export(module, args, kwargs)
         while True:
             translation = _Translation(exported, module)
             program = translation.program()
@@ -80,7 +82,17 @@ def capture(
             exported = decomposed(exported, frozenset(more))
     if translation.refusal is not None:
         raise translation.refusal
+    if (scattered := reads.scattered((args, kwargs))) is not None:
+        raise CaptureError(
+            "the module reads the memory of an input that isn't dense",
+            where=type(module).__name__,
+            got=f"strides {scattered.stride()}, offset {scattered.storage_offset()}",
+            expected="an input without gaps or overlaps; or no as_strided, stride, is_contiguous "
+            "or storage_offset of it",
+            hint="the original runs as it is",
+        )
     arguments, results, mutations = translation.places()
+    memories = required(reads.memories((args, kwargs)), arguments, program.inputs)
     weights = {w.name: translation.weights[w.name] for w in program.weights()}
     paths = {name: tuple(translation.paths[name]) for name in weights}
     interface = getattr(module, "interface", None)  # of a module that was read from a file
@@ -104,11 +116,14 @@ def capture(
         fixed=translation.fixed,
         settings=settings_of(module, paths),
         buffer_paths=tuple(translation.live_paths),
+        memories=memories,
     )
 
 
 # Operators whose arguments are strides in the memory of the exported tensor.
-_BY_STRIDES: Final = frozenset({"aten::as_strided", "aten::as_strided_scatter"})
+_BY_STRIDES: Final = frozenset(
+    {"aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter"}
+)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -403,7 +418,7 @@ class _Translation:
             )
         strided = name in _BY_STRIDES and isinstance(args[0], Expr)
         read: tuple[Any, ...] | None = args
-        if name == "aten::as_strided" and strided:
+        if strided and name != "aten::as_strided_scatter":
             value = node.all_input_nodes[0].meta["val"]
             read = aten.in_memory(args, value.stride(), value.storage_offset())
         translated = None if read is None else self._by_table(node, name, read, kwargs)

@@ -20,6 +20,7 @@ from eqsynth.extract.kernel import Backend, Kernel, contiguous
 from eqsynth.extract.plan import Plan, State
 from eqsynth.ir.program import Program
 from eqsynth.ir.tensor import Op, Tensor
+from eqsynth.lower.memory_reads import Memory
 from eqsynth.lower.steps import Parameter, Step, build_kernels
 from eqsynth.lower.tvm_backend import not_kept
 from eqsynth.lower.weights import Recipe
@@ -54,6 +55,7 @@ def assemble(
     opaque: Mapping[str, Callable[..., torch.Tensor]] | None = None,
     own: bool = True,
     device: torch.device | None = None,
+    memories: Mapping[str, Memory] | None = None,
 ) -> Assembly:
     """Build the kernels of a plan over the evaluated constants.
 
@@ -63,6 +65,7 @@ def assemble(
         own: whether every constant gets memory of its own. If not, a constant that is a weight
             without any change shares the weight's memory.
         device: the device that is to hold the constants; None leaves them on the CPU.
+        memories: how inputs have to lie in memory, by name, where it matters.
 
     Raises:
         LoweringError: a kernel of the plan doesn't build, or the constants are larger than the
@@ -105,7 +108,10 @@ def assemble(
     outputs = tuple(
         constants[state[0]] if state[0].constant else names[state] for state in plan.outputs
     )
-    parameters = tuple(Parameter(i, contiguous(len(i.shape))) for i in program.inputs)
+    memories = memories or {}
+    parameters = tuple(
+        Parameter(i, contiguous(len(i.shape)), memories.get(i.name)) for i in program.inputs
+    )
     return Assembly(parameters, tuple(steps), outputs, values, terms)
 
 

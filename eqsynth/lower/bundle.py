@@ -33,7 +33,7 @@ from eqsynth.lower.torch_scalars import as_bytes
 from eqsynth.written import written
 
 FORMAT: Final = "eqsynth program"
-VERSION: Final = 7
+VERSION: Final = 8
 # The dtypes that arrays may have: also dtypes that the IR lacks, for operators that run through
 # torch.
 _DTYPES: Final = {

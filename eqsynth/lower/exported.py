@@ -53,6 +53,14 @@ def exported(program: CompiledProgram) -> torch.export.ExportedProgram:
             expected="tensors, and containers that torch's trees know",
             hint="give the tensors themselves to forward()",
         )
+    if any(parameter.memory for parameter in program.inputs):
+        raise LoweringError(
+            what="a program whose inputs must have certain strides can't be exported: an "
+            "ExportedProgram would take others",
+            got=", ".join(f"{p.input.name}: {p.memory}" for p in program.inputs if p.memory),
+            expected="a module without as_strided, stride and is_contiguous of its inputs",
+            hint="save the program with eqsynth.save, which checks the strides",
+        )
     args, kwargs = _examples(program)
     with tracing(), torch.no_grad(), specs_copied():
         try:

@@ -120,9 +120,19 @@ def inputs_of(values: Values, kind: str, integers: Ranges, seed: int = 0) -> Val
     changed = []
     for position, leaf in enumerate(leaves):
         g = torch.Generator().manual_seed(1000 * seed + 97 * KINDS.index(kind) + position)
-        changed.append(_drawn(leaf, kind, integers.get(position), position in integers, g))
+        made = _drawn(leaf, kind, integers.get(position), position in integers, g)
+        changed.append(_placed(made, leaf) if isinstance(leaf, torch.Tensor) else made)
     drawn: Values = tree_unflatten(changed, tree)
     return drawn
+
+
+def _placed(drawn: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """The drawn tensor with the strides of the given one, if that is dense: a module may look at
+    the strides of its inputs."""
+    like = torch.empty_like(leaf, device=drawn.device)
+    if like.stride() != leaf.stride() or drawn.stride() == leaf.stride():
+        return drawn
+    return like.copy_(drawn)
 
 
 def _drawn(leaf: Any, kind: str, within: Range | None, varies: bool, g: Generator) -> Any:

@@ -15,6 +15,7 @@ from eqsynth.extract.layout import view_kernel
 from eqsynth.ir.tensor import Input, Op, Region, Scope, Tensor, Weight, args_of
 from eqsynth.ir.types import DTYPES, TensorType
 from eqsynth.lower.kernel_data import term_from_data, term_to_data
+from eqsynth.lower.memory_reads import Memory
 from eqsynth.lower.steps import Parameter, Step
 from eqsynth.lower.torch_backend import conversion, lies_in
 
@@ -107,10 +108,33 @@ def layout(data: Data, rank: int) -> Layout:
 
 
 def parameter(data: Data) -> Parameter:
-    """An input with its layout."""
-    name, extents, dtype, axes = row(data, 4)
+    """An input with its layout, and with how it has to lie in memory."""
+    name, extents, dtype, axes, told = row(data, 5)
     kind = type_of([extents, dtype])
-    return Parameter(Input(text(name), kind), layout(axes, len(kind.shape)))
+    placed = memory(told, len(kind.shape))
+    return Parameter(Input(text(name), kind), layout(axes, len(kind.shape)), placed)
+
+
+def memory_to_data(memory: Memory | None) -> Data:
+    """Write how an input of a program has to lie in memory."""
+    return None if memory is None else [list(memory.strides), memory.offset]
+
+
+def memory(data: Data, rank: int) -> Memory | None:
+    """Read what ``memory_to_data`` wrote."""
+    if data is None:
+        return None
+    steps, offset = row(data, 2)
+    found = Memory(tuple(rows(steps, _step)), _step(offset))
+    if len(found.strides) != rank:
+        raise ValueError(f"{len(found.strides)} strides for {rank} axes")
+    return found
+
+
+def _step(data: Data) -> int | None:
+    if data is not None and (type(data) is not int or not 0 <= data < _HUGE):
+        raise ValueError(f"no stride: {str(data)[:100]}")
+    return data
 
 
 # ---- terms of constants ----------------------------------------------------------------------

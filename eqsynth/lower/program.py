@@ -401,9 +401,10 @@ class CompiledProgram(torch.nn.Module):
         run, self.source = straight_line(*given)
         self._run, self._alike = self.place.recorded(run), cast("Alike | None", None)
         alone, result = self._calls.result()
-        # The short way skips the checks of watched weights, of buffers and of devices, so a program
-        # that needs one of these doesn't have it.
-        if alone and not self.mutations and self._watch is None and self.device == HOST:
+        # The short way skips the checks of watched weights, of buffers, of devices and of inputs'
+        # memory, so a program that needs one of these doesn't have it.
+        checked = self.mutations or self._watch is not None or any(p.memory for p in self.inputs)
+        if alone and not checked and self.device == HOST:
             self._alike = Alike(run, list(map(as_read, self.inputs)), result)
 
     @host_by_default

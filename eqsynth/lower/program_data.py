@@ -31,6 +31,8 @@ from eqsynth.lower.manifest import (
     check_kernel,
     check_steps,
     fields,
+    memory,
+    memory_to_data,
     parameter,
     row,
     rows,
@@ -110,7 +112,13 @@ def to_parts(program: CompiledProgram) -> Parts:
     mutations = [[n, arrays.keep(buffer)] for n, buffer in program.mutations.items()]
     data = {
         "inputs": [
-            [p.input.name, list(p.input.shape), p.input.dtype, list(p.layout)]
+            [
+                p.input.name,
+                list(p.input.shape),
+                p.input.dtype,
+                list(p.layout),
+                memory_to_data(p.memory),
+            ]
             for p in program.inputs
         ],
         "device": None if target is None else json.loads(target.to_json()),
@@ -188,7 +196,12 @@ def _graph_to_data(program: CompiledProgram, arrays: _Arrays) -> Data:
         )
     return {
         "inputs": [
-            [kind.name, list(kind.shape), str(kind.dtype).removeprefix("torch.")]
+            [
+                kind.name,
+                list(kind.shape),
+                str(kind.dtype).removeprefix("torch."),
+                memory_to_data(kind.memory),
+            ]
             for kind in original.inputs
         ],
         "buffers": [arrays.keep(buffer) for buffer in original.calling.buffers],
@@ -443,8 +456,9 @@ def _graph_from_data(data: Data, arrays: Sequence[torch.Tensor]) -> TorchGraph:
 
 
 def _input(data: Data) -> Kind:
-    name, extents, dtype = row(data, 3)
+    name, extents, dtype, told = row(data, 4)
     found = getattr(torch, text(dtype))
     if not isinstance(found, torch.dtype):
         raise ValueError(f"no dtype: {dtype}")
-    return Kind(text(name), shape(extents), found)
+    sizes = shape(extents)
+    return Kind(text(name), sizes, found, memory(told, len(sizes)))

@@ -37,6 +37,7 @@ from eqsynth.extract.kernel import (
 from eqsynth.extract.target import CPU
 from eqsynth.ir.tensor import Input, Op, Region, args_of
 from eqsynth.lower import launches
+from eqsynth.lower.memory_reads import Memory, misplaced
 from eqsynth.lower.results import Results
 from eqsynth.lower.torch_backend import VIEW, lay_out
 from eqsynth.lower.torch_modes import plain
@@ -47,10 +48,16 @@ from eqsynth.lower.workspace import Value, View, Workspaces
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input of the program, and the layout in which the program's kernels read it."""
+    """An input of the program, and the layout in which the program's kernels read it.
+
+    Attributes:
+        memory: how the input has to lie in memory in each call; None if it doesn't matter, as for
+            nearly all programs.
+    """
 
     input: Input
     layout: Layout
+    memory: Memory | None = None
 
 
 def as_read(parameter: Parameter) -> tuple[int, ...] | None:
@@ -175,6 +182,7 @@ def straight_line(
     """
     names: dict[str, str] = {}
     scope: dict[str, Any] = {"wrong": _wrong, "lay_out": lay_out}
+    scope["misplaced"] = _misplaced
     scope |= {"Tensor": torch.Tensor, "plain": plain, "dense": torch.strided}
     scope["as_strided"] = torch.as_strided
     checks: list[str] = []
@@ -393,11 +401,16 @@ def _check(
         f"layout{position}": parameter.layout,
         "device": device,
     }
-    return [
+    lines = [
         f"if type({x}) is not Tensor or {x}.is_neg(): {x} = plain({x})",
         f"if {x}.shape != shape{position} or {x}.dtype is not dtype{position} "
         f"or {x}.device != device or {x}.layout is not dense: wrong({x}, input{position}, device)",
     ]
+    if parameter.memory is not None:
+        scope[f"memory{position}"] = parameter.memory
+        told = f"input{position}, memory{position}"
+        lines.append(f"if not memory{position}.holds({x}): misplaced({x}, {told})")
+    return lines
 
 
 def _lay_out(position: int) -> str:
@@ -484,6 +497,10 @@ def _order(layout: Layout) -> str:
     if layout == contiguous(len(layout)):
         return ""
     return " channels last" if layout == channels_last(len(layout)) else f" {layout}"
+
+
+def _misplaced(value: torch.Tensor, kind: Input, memory: Memory) -> NoReturn:
+    raise misplaced(value, f"input {kind.name!r}", memory)
 
 
 def _wrong(value: torch.Tensor, kind: Input, device: torch.device) -> NoReturn:

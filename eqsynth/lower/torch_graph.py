@@ -18,16 +18,18 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from eqsynth.errors import DtypeError, LoweringError, ShapeError
 from eqsynth.lower.calling import Fixed, Given, SavedCalling, bound, signature_of
 from eqsynth.lower.functional import exported_functions, is_assertion
+from eqsynth.lower.memory_reads import Memory, memory_reads, misplaced
 from eqsynth.lower.torch_calls import Argument, Named, TorchCall
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The shape and dtype of an input."""
+    """The shape and dtype of an input, and how it has to lie in memory, if that matters."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
+    memory: Memory | None = None
 
 
 class TorchGraph:
@@ -140,6 +142,8 @@ def _check(value: Any, kind: Kind) -> None:
             expected=f"{kind.dtype} on cpu",
             hint="cast or move it, or optimize once more for it",
         )
+    if kind.memory is not None and not kind.memory.holds(value):
+        raise misplaced(value, f"input {kind.name!r}", kind.memory)
 
 
 # ---- from a module --------------------------------------------------------------------------
@@ -156,10 +160,12 @@ def as_graph(
     parameters = signature_of(module)
     bound_args, bound_kwargs = bound(parameters, args, kwargs, kwargs)
     try:
-        exported = exported_functions(module, bound_args, bound_kwargs)
+        with memory_reads(module, views=False) as reads:
+            exported = exported_functions(module, bound_args, bound_kwargs)
     except Exception as error:  # torch.export raises whatever went wrong anywhere below it
         raise _refused(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
-    return _Reading(exported).graph(parameters, tree_flatten((bound_args, bound_kwargs))[1])
+    given = (bound_args, bound_kwargs)
+    return _Reading(exported, reads.memories(given)).graph(parameters, tree_flatten(given)[1])
 
 
 def _refused(got: str) -> LoweringError:
@@ -174,8 +180,10 @@ def _refused(got: str) -> LoweringError:
 class _Reading:
     """Reads an exported graph in one pass."""
 
-    def __init__(self, exported: torch.export.ExportedProgram) -> None:
-        self.exported = exported
+    def __init__(
+        self, exported: torch.export.ExportedProgram, memories: Mapping[int, Memory]
+    ) -> None:
+        self.exported, self.memories = exported, memories
         self.signature = exported.graph_signature
         self.places: dict[torch.fx.Node, Any] = {}
 
@@ -204,7 +212,8 @@ class _Reading:
                 self.places[node] = Argument(first + len(calls) - 1)
             elif node.op == "output":
                 outputs = list(self._of(tuple(node.args[0])))
-        inputs = [_kind(node) for node, _ in (*given, *changed)]
+        placed = {node: self.memories.get(leaf) for leaf, (node, _) in enumerate(users)}
+        inputs = [_kind(node, placed.get(node)) for node, _ in (*given, *changed)]
         position = {node.name: n for n, (node, _) in enumerate(given)}
         arguments = tuple(
             position[s.arg.name] if s.arg.name in position else Fixed(s.arg.value) for _, s in users
@@ -267,6 +276,6 @@ class _Reading:
         return value.detach()
 
 
-def _kind(node: torch.fx.Node) -> Kind:
+def _kind(node: torch.fx.Node, memory: Memory | None) -> Kind:
     value = node.meta["val"]
-    return Kind(node.name, tuple(map(int, value.shape)), value.dtype)
+    return Kind(node.name, tuple(map(int, value.shape)), value.dtype, memory)
