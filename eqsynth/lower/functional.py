@@ -35,7 +35,7 @@ def exported_functions(
 ) -> Exported:
     """Export a module, and make its graph functional. Raises whatever ``torch.export`` raises."""
     with tracing(), quiet():
-        with torch.no_grad():
+        with torch.no_grad(), _kept_transforms():
             exported = torch.export.export(module, args, dict(kwargs))
         return functional(exported)
 
@@ -122,7 +122,8 @@ def _kept_transforms() -> Iterator[None]:
     and not ended.
 
     The exported program of a module that calls ``torch.func.jvp`` holds the calls that begin and
-    end the transform. If torch fails between the two while it traces that program again, the
+    end the transform, and so does the graph that Dynamo makes of ``torch.func.jacfwd``. If torch
+    fails between the two while it traces them (again), the
     transform would go on in the user's process, where tensors then have no memory to read. A
     transform restores the modes that it began in, so this block is inside of ``inference_mode``.
     """
