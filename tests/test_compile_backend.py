@@ -511,7 +511,8 @@ def test_a_wrong_option_is_told(given: dict[str, Any], got: str) -> None:
 def test_a_transform_that_torch_export_leaves_open_is_ended() -> None:
     """``torch.export`` fails inside of the ``jvp`` of this graph; left open, the transform made
     Dynamo's guards fail in the user's first call."""
-    made = torch.compile(lambda x: torch.func.jacfwd(torch.tanh)(x), backend="eqsynth", options=FAST)
+    function = torch.func.jacfwd(torch.tanh)
+    made = torch.compile(lambda x: function(x), backend="eqsynth", options=FAST)
     x = torch.randn(4)
     with torch.no_grad():
         torch.testing.assert_close(made(x), torch.diag(1 - x.tanh() ** 2))
