@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx import Interpreter
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -231,7 +230,6 @@ class _Watching(TorchFunctionMode):
         self._reads, self._views = reads, views
         self._strides, self._offsets = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         self._count, self._watches, self._active = 0, False, ExitStack()
-        self._all: _Inputs = frozenset()
 
     def begin(self) -> None:
         """Watch all calls from now on, if that hasn't begun."""
@@ -247,7 +245,6 @@ class _Watching(TorchFunctionMode):
         """The next leaf of the module's arguments."""
         if isinstance(leaf, torch.Tensor):
             self._strides[leaf] = self._offsets[leaf] = frozenset([self._count])
-            self._all |= {self._count}
         self._count += 1
 
     def __torch_function__(
@@ -276,10 +273,8 @@ class _Watching(TorchFunctionMode):
         return result
 
     def _of(self, known: WeakIdKeyDictionary, x: torch.Tensor) -> _Inputs:
-        """The inputs that a tensor depends on. Of a tensor inside of ``vmap`` that isn't known."""
-        found: _Inputs | None = known.get(x)
-        if found is None:
-            return self._all if is_functorch_wrapped_tensor(x) else frozenset()
+        """The inputs that a tensor depends on."""
+        found: _Inputs = known.get(x, frozenset())
         return found
 
     def _look(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
