@@ -381,7 +381,10 @@ def to_device(input: Expr, _device: Any, dtype: str, *_rest: Any) -> Expr:
     return cast(input, dtype)
 
 
-def to_dtype(input: Expr, dtype: str | None = None, *_rest: Any) -> Expr:
+def to_dtype(input: Expr | Number, dtype: str | None = None, *_rest: Any) -> Expr:
+    # The 2 of ``vmap(vmap(lambda r: r * 2))(x)``: a number in the place of a tensor.
+    if not isinstance(input, Expr):
+        return creation.full((), input, dtype)
     return cast(input, dtype) if dtype else input
 
 

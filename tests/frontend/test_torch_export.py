@@ -606,3 +606,12 @@ def test_a_file_that_torch_lacks_is_no_fault_of_the_module() -> None:
         capture(module(forward), (X,))
     assert not isinstance(caught.value, SeveralGraphsError)
     assert "temporary directory" in caught.value.expected and "No usable" in caught.value.got
+
+
+def test_a_number_in_the_place_of_a_tensor_is_a_tensor_of_no_axes(run: Run) -> None:
+    """``vmap`` of ``vmap`` exports ``r * 2`` as ``r * _to_copy(2)``; the entry looked for the
+    number's dtype, which was an error in eqsynth."""
+    nested = torch.vmap(torch.vmap(lambda r: r * 2 - 0.5))
+    captured = capture(made := module(lambda self, x: nested(x)), (X,))
+    assert captured.opaque == {}
+    torch.testing.assert_close(run(captured, X), made(X))
