@@ -135,7 +135,9 @@ def memory_reads(module: torch.nn.Module, views: bool = True) -> Iterator[Memory
     """
     reads = MemoryReads()
     with tracing():  # ``_as_graph`` replaces functions of torch
-        if isinstance(module, torch.fx.GraphModule):
+        if isinstance(module, torch.jit.ScriptModule):
+            yield reads  # it takes no hooks, and torch.export refuses it
+        elif isinstance(module, torch.fx.GraphModule):
             with _as_graph(module, _Watching(reads, views)):
                 yield reads
         else:
