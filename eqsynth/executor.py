@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from eqsynth.serving import HEADER, TOLD, WorkerError, serve
+from eqsynth.serving import HEADER, NO_MEMORY, TOLD, WorkerError, out_of_memory, serve
 
 Result = TypeVar("Result")
 
@@ -266,6 +266,8 @@ class Worker:
     def _death(self) -> WorkerError:
         code = self._process.wait()
         self.close()
+        if code == NO_MEMORY:
+            return out_of_memory()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return WorkerError(
             "a worker process died",

@@ -31,6 +31,9 @@ HEADER: Final = struct.Struct("<Q?")
 # values of them can't be used.
 TOLD: Final = ("EQSYNTH_CACHE", "PYTEST_CURRENT_TEST")
 
+# The exit status of a worker that has too little memory left to answer.
+NO_MEMORY: Final = 112
+
 
 class WorkerError(EqsynthError):
     """A worker ended or took too long; ``reason`` is ``killed``, ``deadline`` or ``memory``.
@@ -45,6 +48,11 @@ class WorkerError(EqsynthError):
     ) -> None:
         super().__init__(what, got=got, hint=hint)
         self.reason, self.status = reason, status
+
+
+def out_of_memory() -> WorkerError:
+    """The error of a worker that has reached its memory limit."""
+    return WorkerError("a worker reached its memory limit", reason="memory")
 
 
 def _resolve(name: tuple[str, str]) -> Callable[..., Any]:
@@ -86,7 +94,13 @@ def serve(memory_limit: int) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     if memory_limit:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
-    tasks = sys.stdin.buffer
+    try:
+        _serve_tasks(sys.stdin.buffer, answers, memory_limit)
+    except MemoryError:  # too little memory is left for saying so
+        os._exit(NO_MEMORY)
+
+
+def _serve_tasks(tasks: BinaryIO, answers: BinaryIO, memory_limit: int) -> None:
     while header := tasks.read(HEADER.size):
         size, _ = HEADER.unpack(header)
         task = tasks.read(size)
@@ -99,7 +113,7 @@ def serve(memory_limit: int) -> None:
             payload = pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             if memory_limit and _out_of_memory(error):
-                error = WorkerError("a worker reached its memory limit", reason="memory")
+                error = out_of_memory()
             error.add_note("in a worker process:\n" + traceback.format_exc())
             payload = pickle.dumps((True, _portable(error)))
         _send(answers, payload)

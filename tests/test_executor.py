@@ -212,6 +212,26 @@ def test_a_memory_limit_is_an_error_and_the_worker_goes_on() -> None:
         worker.run(exec, "bytearray(600 << 20)")
 
 
+def too_large() -> type:
+    """A task whose answer takes more memory to write down than the task has."""
+
+    class Large:
+        def __reduce__(self) -> tuple[object, ...]:
+            raise MemoryError
+
+        def __str__(self) -> str:
+            raise MemoryError
+
+    raise RuntimeError(Large())
+
+
+def test_a_worker_that_cannot_even_say_so_has_reached_its_limit() -> None:
+    with Worker(memory_limit=512 << 20) as worker:
+        with pytest.raises(WorkerError) as caught:
+            worker.run(too_large)
+        assert (caught.value.reason, caught.value.got) == ("memory", "")
+
+
 def test_a_library_that_does_not_fit_into_the_limit_is_the_limits_error() -> None:
     with Worker(memory_limit=32 << 20) as worker:
         with pytest.raises(WorkerError) as caught:

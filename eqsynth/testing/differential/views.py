@@ -104,6 +104,8 @@ def _shapes() -> list[Row]:
         *(_view("aten::as_strided", _X, size, stride, offset) for size, stride, offset in (
             ([2, 3], [1, 2], 0), ([2, 3], [3, 1], 4), ([2, 2], [0, 0], 1), ([], [], 3),
             ([60], [1], 0), ([0, 2], [1, 1], 0), ([3, 20], [20, 1], 0))),
+        *(_view("aten::as_strided_copy", _X, size, stride, offset) for size, stride, offset in (
+            ([2, 3], [3, 1], 4), ([60], [1], 0))),
         *(_view("aten::cat", [_X, _X, _X], dim) for dim in (0, -1)),
         *(_view("aten::concat", [_X, _X], dim) for dim in (1,)),
         *(_view("aten::stack", [_X, _X], dim) for dim in (0, -1)),
