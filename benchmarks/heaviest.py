@@ -29,7 +29,7 @@ from eqsynth.report import KernelTime
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line of this module, without the program's name."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workload", action="append", choices=WORKLOADS, metavar="NAME")
+    parser.add_argument("--workload", nargs="+", choices=WORKLOADS, metavar="NAME")
     parser.add_argument("--most", type=int, default=30, help="rows of the table")
     parser.add_argument("--reduced", action="store_true", help="the small sizes of the tests")
     parser.add_argument("--json", type=Path, help="where all kernels are written")
