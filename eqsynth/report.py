@@ -439,6 +439,7 @@ class Report:
         self.flops_after, self.bytes_after = self.flops_before, self.bytes_before
         self.parameters, self.constant_bytes, self.peak_memory_bytes = parameters, 0, 0
         self.error_rel, self.digits_lost = 0.0, {}
+        self.kernels = ()
 
     def _search_rows(self) -> list[tuple[str, str]]:
         """The rows about the e-graph, the kernels and the rules. The user's rules come before

@@ -16,6 +16,7 @@ follows the inputs: the strides of ``x.t() + y`` depend on those of x and y, the
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -147,11 +148,15 @@ def memory_reads(module: torch.nn.Module, views: bool = True) -> Iterator[Memory
 
 @contextmanager
 def _by_hooks(module: torch.nn.Module, watching: _Watching) -> Iterator[None]:
-    """Watch from the beginning to the end of the module's call."""
+    """Watch from the beginning to the end of the module's call. The user may call the module in
+    another thread meanwhile."""
     depth = 0  # a module may call itself
+    thread = threading.get_ident()
 
     def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         nonlocal depth
+        if threading.get_ident() != thread:
+            return
         depth += 1
         if depth == 1:
             watching.begin()
@@ -160,6 +165,8 @@ def _by_hooks(module: torch.nn.Module, watching: _Watching) -> Iterator[None]:
 
     def leave(*_: Any) -> None:
         nonlocal depth
+        if threading.get_ident() != thread:
+            return
         depth -= 1
         if depth == 0:
             watching.end()
@@ -181,16 +188,20 @@ def _as_graph(module: torch.fx.GraphModule, watching: _Watching) -> Iterator[Non
     a graph, which is what Dynamo gives, but interprets it node by node."""
     patched: Any = Interpreter
     placeholder, output = Interpreter.placeholder, Interpreter.output
+    thread = threading.get_ident()
+
+    def is_exported(interpreter: Interpreter) -> bool:
+        return interpreter.module is module and threading.get_ident() == thread
 
     def begin(self: Interpreter, *rest: Any) -> Any:
         value = placeholder(self, *rest)
-        if self.module is module:
+        if is_exported(self):
             watching.begin()
             watching.give(value)
         return value
 
     def end(self: Interpreter, *rest: Any) -> Any:
-        if self.module is module:
+        if is_exported(self):
             watching.end()
         return output(self, *rest)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import eqsynth
 from eqsynth.errors import CaptureError, LoweringError, ShapeError
 from eqsynth.frontend.torch_export import capture
-from eqsynth.lower.memory_reads import Memory
+from eqsynth.lower.memory_reads import Memory, memory_reads
 from eqsynth.lower.program import CompiledProgram
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
@@ -145,3 +146,26 @@ def test_a_graph_of_torch_compile_gives_the_result_of_eager(other: Tensor) -> No
         for x in (X, other):
             assert torch.equal(made(x), x.as_strided((2, 3), (1, 4), 1) * 2)
     torch._dynamo.reset()
+
+
+def test_a_call_in_another_thread_is_none_of_the_export() -> None:
+    """The user calls the module while it is exported: only the export's own call is watched."""
+    begun, going_on = threading.Event(), threading.Event()
+    results: list[Tensor] = []
+
+    def read(_: Made, x: Tensor, y: Tensor | None) -> Tensor:
+        if threading.current_thread() is other:
+            begun.set()
+            assert going_on.wait(60)
+        return x.as_strided((2, 3), (1, 4))
+
+    module = Made(read)
+    other = threading.Thread(target=lambda: results.append(module(Y)))
+    with memory_reads(module) as reads:
+        other.start()
+        assert begun.wait(60)
+        module(X)
+        assert reads.memories(((X,), {})) == {0: DENSE}
+        going_on.set()
+        other.join()
+    torch.testing.assert_close(results[0], Y.as_strided((2, 3), (1, 4)))
