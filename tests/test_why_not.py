@@ -107,6 +107,8 @@ def test_the_heaviest_kernel_is_told_with_what_it_achieves() -> None:
     assert heaviest(plan, steps_s, slow)[0].achieved.unit == "B/s"
     report = Report(kernels=(exp, *products))
     assert ("heaviest", str(exp)) in report.rows()
+    report.original_is_kept(parameters=0)
+    assert not report.kernels
     assert "in 2 steps, 56% of the time; 4.8e-06 GFLOP/s, 480% of the peak" in str(exp)
 
 
