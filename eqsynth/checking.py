@@ -192,8 +192,7 @@ class Stage:
         if found is not None:
             step, wrong_element = found
             kernel = step.kernel
-            how = f"{kernel.implementation} {kernel.schedule}".strip()
-            error.step = f"{step.name} = {kernel.term} by {how}"
+            error.step = f"{step.name} = {kernel.term} by {kernel.label}"
             error.step += f", {step.label}" if step.label else ""
             error.where += f"; the first step that is wrong by itself: {error.step}"
             error.got += f" (the step gives {wrong_element.got:.9g}"

@@ -94,7 +94,7 @@ def operator_times(
     return OperatorTimes(
         before,
         {values[step.result]: seconds for step, seconds in moving},
-        {values[step.result]: _kernel(step.kernel) for step, _ in moving},
+        {values[step.result]: step.kernel.label for step, _ in moving},
         frozenset(
             term
             for step, _ in moving
@@ -120,7 +120,7 @@ def heaviest(plan: Plan, steps_s: Sequence[float], target: Target) -> tuple[Kern
         achieved = target.achieved(bytes_moved(term), flops(term), term.dtype, total_s / len(own))
         result = str(term.type)
         share = total_s / sum(steps_s)
-        found.append(KernelTime(_kernel(kernel), result, len(own), total_s, share, achieved))
+        found.append(KernelTime(kernel.label, result, len(own), total_s, share, achieved))
     return tuple(sorted(found, key=lambda each: -each.time_s))
 
 
@@ -188,10 +188,6 @@ def _plain(
         return None
 
 
-def _kernel(kernel: Kernel) -> str:
-    return f"{kernel.implementation} {kernel.schedule}".strip()
-
-
 def _told(
     step: PlanStep,
     seconds: float,
@@ -203,7 +199,7 @@ def _told(
     known = operators is not None and all(ref in before for ref in operators)
     return StepTime(
         what=_name(step.member),
-        kernel=_kernel(step.kernel),
+        kernel=step.kernel.label,
         time_s=seconds,
         replaced=tuple(map(_name, (operators or {}).values())),
         replaced_s=sum(before[ref] for ref in operators or ()) if known else None,

@@ -341,7 +341,7 @@ def _profile_program(program: Path, inputs: Path | None, as_json: bool) -> None:
     for step, seconds in zip(loaded.steps, times, strict=True):
         term = step.kernel.term
         what = step.label or type(term).__name__
-        kernel = f"{step.kernel.implementation} {step.kernel.schedule}".strip()
+        kernel = step.kernel.label
         share, rate = seconds / sum(times), ""
         found = {"step": step.name, "what": what, "kernel": kernel, "seconds": seconds}
         found |= {"share": share, "flops": flops(term), "bytes": bytes_moved(term)}

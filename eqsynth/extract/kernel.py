@@ -90,6 +90,11 @@ class Kernel:
         return Kernel, tuple(getattr(self, part.name) for part in fields(self))
 
     @property
+    def label(self) -> str:
+        """The implementation and its schedule, for people: ``tvm rows``."""
+        return f"{self.implementation} {self.schedule}".strip()
+
+    @property
     def backend(self) -> str:
         """The name of the backend that made the kernel: the first part of the implementation's
         name."""

@@ -473,7 +473,6 @@ def listing(
     for step in steps:
         term, kernel = step.kernel.term, step.kernel
         operator = term.label if isinstance(term, Region) else getattr(term, "name", "Scope")
-        how = f"{kernel.implementation} {kernel.schedule}".strip()
         called = f"{operator}({', '.join(step.args)})"
         rows.append(
             (
@@ -481,7 +480,7 @@ def listing(
                 "=",
                 called,
                 f"{term.type}{_order(kernel.output)}",
-                f"{how}  {step.label}",
+                f"{kernel.label}  {step.label}",
             )
         )
     widths = [max((len(row[k]) for row in rows), default=0) for k in range(4)]
