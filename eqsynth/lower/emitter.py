@@ -31,6 +31,7 @@ from eqsynth.ir.tensor import Input, Tensor
 from eqsynth.ir.types import ITEMSIZE, TensorType
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.loop_nest import Access, Loop, LoopNest
+from eqsynth.lower.machine import LANES
 from eqsynth.lower.scalar_code import ON_STACK, ScalarCode, index_code, rounded_sum
 from eqsynth.lower.scalar_functions import (
     Expr,
@@ -43,7 +44,7 @@ from eqsynth.lower.scalar_functions import (
     stored,
     to_storage,
 )
-from eqsynth.lower.schedules import LANES, PARALLEL_GRAIN, UNROLL, panels_of
+from eqsynth.lower.schedules import PARALLEL_GRAIN, UNROLL, panels_of
 from eqsynth.lower.tvm_target import scales
 
 Body = Callable[[dict[int, Expr]], list[Any]]
@@ -324,20 +325,28 @@ class Emitter:
         """
         height, width = size
         wide = LANES if width % LANES == 0 else LANES // 2
-        totals = self._local(height * width)
+        whole, rest = divmod(width, wide)
+        held = ceil_div(width, wide) * wide
+        totals = self._local(height * held)
 
         def lanes(body: Callable[[Expr, Expr, Expr], list[Any]]) -> list[Any]:
-            """``body`` for each vector of the block: row, columns, and places among the totals."""
+            """``body`` for each vector of the block: row, columns, and places among the totals. If
+            the columns aren't whole vectors, the last vector begins before the others end."""
 
             def vectors(i: Expr) -> list[Any]:
-                first = i * self._int(width)
-                return self._for(
-                    width // wide,
+                first = i * self._int(held)
+                last = first + self._int(held - width)
+                found = self._for(
+                    whole,
                     lambda k: self._vector(
                         k * self._int(wide), lambda lane: body(i, lane, first + lane), wide
                     ),
                     ForKind.UNROLLED,
                 )
+                if rest:
+                    start = self._int(width - wide)
+                    found += self._vector(start, lambda lane: body(i, lane, last + lane), wide)
+                return found
 
             return self._for(height, vectors, ForKind.UNROLLED)
 

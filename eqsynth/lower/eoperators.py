@@ -35,6 +35,7 @@ from eqsynth.lower.band_code import BandCode
 from eqsynth.lower.bands import band_product
 from eqsynth.lower.emitter import Emitter, ceil_div, sequence
 from eqsynth.lower.loop_nest import Loop, LoopNest
+from eqsynth.lower.machine import LANES, this_machine
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.matrix_code import MatrixCode
 from eqsynth.lower.padding_code import padded_copy
@@ -42,13 +43,11 @@ from eqsynth.lower.panels import COLUMNS, ROWS, Piece, pieces
 from eqsynth.lower.scalar_code import ON_STACK, index_code
 from eqsynth.lower.scalar_functions import Expr, loaded, stored
 from eqsynth.lower.schedules import (
-    LANES,
     block_loops,
     contiguous_along,
     folds,
     refusal,
     schedules,
-    this_machine,
     tile_loop,
     written_out,
 )

@@ -34,8 +34,8 @@ from eqsynth.ir.tensor import Region, Scope
 from eqsynth.lower import tuning_records
 from eqsynth.lower.backends import Between, Call, as_step, built, steady
 from eqsynth.lower.loop_nest import is_memory_bound, loop_nest
+from eqsynth.lower.machine import this_machine
 from eqsynth.lower.other_steps import OtherSteps
-from eqsynth.lower.schedules import this_machine
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tuning_records import Record
 from eqsynth.lower.tvm_backend import TvmBackend, tuned_for

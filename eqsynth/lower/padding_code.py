@@ -11,9 +11,9 @@ from tvm import tirx
 from eqsynth.extract.kernel import strides
 from eqsynth.lower.emitter import Emitter, sequence
 from eqsynth.lower.loop_nest import Loop
+from eqsynth.lower.machine import LANES
 from eqsynth.lower.padding import Pad
 from eqsynth.lower.scalar_functions import Expr, arithmetic, number, stored, to_storage
-from eqsynth.lower.schedules import LANES
 
 
 def padded_copy(e: Emitter, pad: Pad) -> tuple[Any, list[Any]]:

@@ -44,13 +44,18 @@ class Piece:
 
 def pieces(extent: int, size: int, multiple: int) -> list[Piece]:
     """A loop as whole blocks, and one block for the rest. That block's size is rounded up to
-    ``multiple``, so it may begin before the whole blocks end.
+    ``multiple``, so it may begin before the whole blocks end. A loop that is shorter than a block
+    is one block.
 
     >>> pieces(20, 16, 8)
     [Piece(count=1, size=16, start=0), Piece(count=1, size=8, start=12)]
+    >>> pieces(20, 24, 8)
+    [Piece(count=1, size=20, start=0)]
     """
     whole, rest = divmod(extent, size)
-    found = [Piece(whole, size, 0)] if whole else []
+    if not whole:
+        return [Piece(1, extent, 0)]
+    found = [Piece(whole, size, 0)]
     if rest:
         last = -(-rest // multiple) * multiple
         found.append(Piece(1, last, extent - last))

@@ -37,11 +37,10 @@ from eqsynth.ir.work import flops, operations
 from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.loop_nest import LoopNest
+from eqsynth.lower.machine import LANES, Machine
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import (
-    LANES,
     PARALLEL_GRAIN,
-    Machine,
     band,
     block,
     block_loops,
@@ -109,7 +108,7 @@ def space_of(
     def make(values: Mapping[str, Any]) -> Schedule | Refused:
         schedule = _schedule(nest, values)
         if isinstance(schedule, Block):
-            schedule = fetching_ahead(nest, replace(schedule, packed=packed))
+            schedule = fetching_ahead(nest, replace(schedule, packed=packed), machine)
         if isinstance(schedule, Refused) or schedule in offered:
             return schedule
         why = refusal(nest, schedule) or _idle(nest, schedule)

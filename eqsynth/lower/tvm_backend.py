@@ -56,8 +56,9 @@ from eqsynth.lower.loop_nest import (
     nest_of,
     row_chain,
 )
+from eqsynth.lower.machine import this_machine
 from eqsynth.lower.matrices import tiles_of
-from eqsynth.lower.schedules import band, block, panels_of, refusal, schedules, this_machine
+from eqsynth.lower.schedules import band, block, panels_of, refusal, schedules
 from eqsynth.lower.tvm_target import imported_tvm, target
 
 if TYPE_CHECKING:

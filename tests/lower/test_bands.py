@@ -22,7 +22,8 @@ from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.lower.bands import BandProduct, band_product, cut
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
-from eqsynth.lower.schedules import Machine, band, refusal
+from eqsynth.lower.machine import Machine
+from eqsynth.lower.schedules import band, refusal
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.rules import load_rules
 

@@ -13,7 +13,8 @@ from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum
 from eqsynth.ir.tensor import Input, Region, Scope, args_of
 from eqsynth.ir.types import TensorType
 from eqsynth.lower.loop_nest import is_memory_bound, loop_nest, map_kept
-from eqsynth.lower.schedules import Machine, refusal
+from eqsynth.lower.machine import Machine
+from eqsynth.lower.schedules import refusal
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend
 from eqsynth.tuning.space import Refused

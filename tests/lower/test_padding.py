@@ -13,8 +13,9 @@ from eqsynth.extract.schedule import Block, Rows
 from eqsynth.ir.scalar import Prod, Read
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower.loop_nest import LoopNest, loop_nest, scratch_bytes
+from eqsynth.lower.machine import Machine
 from eqsynth.lower.padding import MOST, pad_of
-from eqsynth.lower.schedules import Machine, block, block_loops
+from eqsynth.lower.schedules import block, block_loops
 from eqsynth.lower.tvm_backend import TvmBackend
 from tests.terms import it
 
@@ -146,4 +147,4 @@ def test_heights_leave_few_steps_for_the_rest() -> None:
 
 def _rows(rows: int) -> Scope:
     """A convolution whose blocks have so many rows to cut: its features."""
-    return convolution(4, rows, (9, 21), (3, 3), (1, 1), (1, 1))
+    return convolution(4, rows, (9, 32), (3, 3), (1, 1), (1, 1))

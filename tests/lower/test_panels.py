@@ -21,8 +21,9 @@ from eqsynth.ir.tensor import Scope
 from eqsynth.ir.types import ITEMSIZE
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
+from eqsynth.lower.machine import Machine
 from eqsynth.lower.panels import Panels, pieces
-from eqsynth.lower.schedules import Machine, block, block_loops, panels_of, refusal
+from eqsynth.lower.schedules import block, block_loops, panels_of, refusal
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend, check_schedule
 from eqsynth.tuning.space import Refused
@@ -120,7 +121,7 @@ def test_elements_stand_where_blocks_read_them(size: tuple[int, int], falling: b
 
 def test_pieces_cover_a_loop() -> None:
     sizes = ((1, 1), (3, 1), (8, 8), (16, 8), (24, 8))
-    for extent, (size, multiple) in places(range(24, 60), sizes):
+    for extent, (size, multiple) in places(range(8, 60), sizes):
         found = pieces(extent, size, multiple)
         steps = [piece.start + n for piece in found for n in range(piece.steps)]
         assert set(steps) == set(range(extent))

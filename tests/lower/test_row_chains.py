@@ -18,7 +18,8 @@ from eqsynth.ir.interpret import evaluate
 from eqsynth.ir.scalar import Call, Num, Prod, Read, Scalar, Sum
 from eqsynth.ir.tensor import Region, Scope, Tensor
 from eqsynth.lower.loop_nest import loop_nest, row_chain
-from eqsynth.lower.schedules import ON_STACK_BYTES, refusal, this_machine
+from eqsynth.lower.machine import this_machine
+from eqsynth.lower.schedules import ON_STACK_BYTES, refusal
 from eqsynth.lower.spaces import space_of
 from eqsynth.lower.tvm_backend import TvmBackend
 from tests.terms import times

@@ -18,7 +18,8 @@ from eqsynth.ir.scalar import Call, Num, Prod, Read, Sum, Value
 from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.lower.eoperators import prim_func
 from eqsynth.lower.loop_nest import LoopNest, loop_nest
-from eqsynth.lower.schedules import Machine, band, block, refusal, schedules
+from eqsynth.lower.machine import Machine
+from eqsynth.lower.schedules import band, block, refusal, schedules
 from eqsynth.lower.spaces import space_of
 from eqsynth.tuning.space import Point, Refused, Space
 from tests.turns import in_rare_turns

@@ -10,7 +10,7 @@ from eqsynth.extract.schedule import Tile
 from eqsynth.ir.scalar import Call, Num, Prod, Read
 from eqsynth.ir.tensor import Scope
 from eqsynth.lower import eoperators
-from eqsynth.lower.schedules import Machine
+from eqsynth.lower.machine import Machine
 from eqsynth.lower.turning import _rounds
 
 

@@ -1,0 +1,118 @@
+"""The sizes of blocks, and blocks with more columns than the loop has: the last vector begins
+before the others end."""
+
+from __future__ import annotations
+
+import pytest
+from eoperator_cases import check_kernels, check_region, tensor
+
+from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.schedule import Block
+from eqsynth.ir.scalar import Num, Prod, Read, Sum
+from eqsynth.ir.tensor import Scope
+from eqsynth.lower.block_sizes import block_size
+from eqsynth.lower.loop_nest import Loop, loop_nest
+from eqsynth.lower.machine import Machine
+from eqsynth.lower.schedules import block, refusal
+from eqsynth.lower.spaces import space_of
+from tests.lower.test_mapped_blocks import mapped
+from tests.lower.test_padding import convolution
+from tests.lower.test_panels import contraction, packed
+from tests.terms import it
+
+WIDE, NARROW = Machine(32, 64, 1 << 20), Machine(16, 32, 1 << 18)
+
+
+def test_sizes_leave_few_registers_empty() -> None:
+    def size(rows: int, columns: int, machine: Machine = NARROW) -> tuple[int, int]:
+        return block_size((Loop(0, rows), Loop(1, columns)), machine)
+
+    # Whole blocks; 12 of 16 columns are filled, and 21 of 24; 7 rows by 8 are 3 whole blocks.
+    whole = {(64, 64): (6, 16), (28, 32): (6, 16), (49, 512): (5, 16)}
+    wide = {(4096, 12): (6, 16), (224, 21): (3, 24), (49, 24): (3, 24), (7, 24): (7, 8)}
+    # One vector of columns, and more rows; 147 columns waste little in blocks of 16.
+    others = {(49, 8): (7, 8), (64, 8): (8, 8), (64, 147): (6, 16), (3, 24): (3, 16)}
+    for (rows, columns), found in {**whole, **wide, **others}.items():
+        assert size(rows, columns) == found, (rows, columns)
+    # With 32 registers of 16 elements, sizes are the usual ones.
+    assert size(224, 21, WIDE) == (8, 16) and size(64, 12, WIDE) == (8, 8)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("columns", [9, 12, 15, 17, 21, 23, 31])
+def test_a_last_vector_begins_before_the_others_end(columns: int) -> None:
+    """As the operands lie, and with either one in panels."""
+    scope = contraction(13, columns, 37)
+    width = -(-columns // 8) * 8
+    tried = [Block(rows, width) for rows in (1, 3, 6)] + [Block(4, width, order=(1, 0))]
+    kernels = [*packed(scope, 0, tried), *packed(scope, 1, tried)]
+    plain = (0, 1)
+    kernels += [Kernel(scope, (False, False), "tvm.block", (plain, plain), plain, s) for s in tried]
+    assert len(kernels) >= 5 * len(tried)
+    check_kernels(kernels, tolerance=4)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+@pytest.mark.parametrize("reducer", ["sum", "max", "prod"])
+def test_it_holds_for_dtypes_and_reducers(dtype: str, reducer: str) -> None:
+    rows, columns, depth = 9, 13, 21
+    i, j, k = it(0, rows), it(1, columns), it(2, depth)
+    a, c = tensor(0, (rows, depth), dtype), tensor(1, (depth, columns), dtype)
+    near = Prod((Read(a, (i, k)), Read(c, (k, j))))
+    if reducer == "prod" and dtype != "int32":
+        near = Sum((Num(1.0), Prod((Num(1 / 64), near))))
+    scope = Scope((rows, columns), (depth,), near, reducer)
+    kernels = packed(scope, 1, [Block(5, 16), Block(6, 16, unrolled=3)])
+    assert kernels
+    check_kernels(kernels, tolerance=16)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("kind", ["bias residual prelu", "bias shifted"])
+def test_a_map_reads_and_writes_at_the_columns_own_places(kind: str) -> None:
+    """Elements that two vectors hold, as those of 10 columns, are computed and stored twice."""
+    region = mapped(convolution(3, 21, (9, 10), (3, 3), (1, 1), (1, 1)), kind)
+    constants = tuple(n == 1 for n in range(len(region.args)))
+    kernels = check_region(region, constants)
+    assert any(isinstance(k.schedule, Block) and k.schedule.columns == 16 for k in kernels)
+
+
+def test_a_block_is_at_most_a_part_of_a_vector_wider_than_its_loop() -> None:
+    plain = (0, 1)
+    nest = loop_nest(contraction(16, 21, 8), [plain] * 2, plain)
+    assert refusal(nest, Block(4, 24)) is None
+    assert refusal(nest, Block(4, 32)) == "the loop is shorter than the width"
+    space = space_of(nest, NARROW, by_memory=False)
+    made = [space.made(point) for point in space.points()]
+    assert {s.columns for s in made if isinstance(s, Block)} == {8, 16, 24}
+
+
+def test_less_of_the_columns_operand_is_read_again() -> None:
+    """12 channels of an image into NCHW: panels of channels inside, so that the image is read
+    once."""
+    plain = (0, 1, 2, 3)
+    scope = convolution(12, 12, (64, 64), (3, 3), (1, 1), (1, 1))
+    found = block(loop_nest(scope, [plain] * 2, plain), NARROW, (False, True))
+    assert found == Block(6, 16, unrolled=3, packed=1)
+
+
+def test_panels_in_the_cache_are_not_fetched_ahead() -> None:
+    plain = (0, 1)
+
+    def offered(n: int, k: int) -> Block | None:
+        nest = loop_nest(contraction(64, n, k), [plain] * 2, plain)
+        return block(nest, NARROW, (False, True))
+
+    near, far = offered(64, 512), offered(128, 1024)
+    assert near is not None and near.order == (1, 0) and not near.ahead
+    assert far is not None and far.order == (1, 0) and far.ahead
+
+
+def test_what_only_the_map_reads_is_not_in_panels() -> None:
+    """A constant bias beside operands that vary."""
+    region = mapped(contraction(16, 64, 80), "bias")
+    plain = tuple(tuple(range(len(arg.shape))) for arg in region.args)
+    constants = tuple(len(arg.shape) == 1 for arg in region.args)
+    found = block(loop_nest(region, plain, (0, 1)), NARROW, constants)
+    assert sum(constants) == 1 and found is not None and found.packed == -1
