@@ -43,9 +43,9 @@ from eqsynth.lower.panels import COLUMNS, ROWS, Piece, pieces
 from eqsynth.lower.scalar_code import ON_STACK, index_code
 from eqsynth.lower.scalar_functions import Expr, loaded, stored
 from eqsynth.lower.schedules import (
-    block_loops,
     contiguous_along,
     folds,
+    loops_of_block,
     refusal,
     schedules,
     tile_loop,
@@ -286,7 +286,7 @@ class _Schedules(Emitter):
     def _block(self, schedule: Block) -> list[Any]:
         """Results of some rows of neighbours at once: registers hold them while the reduction
         runs."""
-        loops = block_loops(self.nest)
+        loops = loops_of_block(self.nest, schedule)
         assert loops is not None, "a block is refused where there are no such loops"
         row, column = loops
         outer = [loop for loop in self.nest.traversal if loop not in loops]

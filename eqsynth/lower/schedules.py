@@ -30,6 +30,7 @@ from eqsynth.extract.schedule import (
 from eqsynth.ir.scalar import leaves
 from eqsynth.ir.tensor import args_of, is_literal
 from eqsynth.ir.types import ITEMSIZE
+from eqsynth.lower.accumulation import accumulation
 from eqsynth.lower.bands import HALF, band_product, panel_elements
 from eqsynth.lower.block_sizes import block_size
 from eqsynth.lower.loop_nest import Loop, LoopNest
@@ -44,8 +45,8 @@ PARALLEL_GRAIN: Final = 16384
 # The most bytes that a kernel holds for one row. They lie on a thread's stack, and half of a
 # second-level cache holds them.
 ON_STACK_BYTES: Final = 256 << 10
-
-
+# The slot of the loop over rows where a product has one row and no loop over it.
+ONE_ROW: Final = -21
 # The innermost loop of a block's reduction is written out if it has so few steps, as the 3 or 7 of
 # a convolution's window. (ResNet-18's first convolution: 2.6 -> 2.0 ms.)
 FEW_STEPS: Final = 8
@@ -172,6 +173,26 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     return None
 
 
+def one_row(nest: LoopNest, machine: Machine, constants: Sequence[bool]) -> Block | None:
+    """The schedule of a product of one row by a constant matrix, which memory bounds: panels of as
+    many columns as half of the registers hold, read from the beginning to the end. None if the nest
+    is no such product, or is small. (1 by 512 by 2,048 from the last cache, AMD EPYC: 36 us; as the
+    matrix lies, 50 by ``Lanes(64)``; turned, 39 by ``Fold(16)``, 44 by ``Fold(64)``.)
+
+    Args:
+        constants: for each argument, whether it is known when the kernel is built.
+    """
+    if nest.before or not nest.traversal or nest.work < PARALLEL_GRAIN or block_loops(nest):
+        return None
+    size = max(4, ITEMSIZE[accumulation(nest.scope)[0]])
+    columns = machine.registers // 2 * machine.register_bytes // size
+    for packed in (n for n, constant in enumerate(constants) if constant):
+        found = Block(1, columns, packed=packed)
+        if nest.traversal[-1].extent >= columns and refusal(nest, found) is None:
+            return found
+    return None
+
+
 def fetching_ahead(nest: LoopNest, schedule: Block, machine: Machine) -> Block:
     """The schedule with ``ahead``, if some blocks use a panel before the next one is used, and the
     second-level cache doesn't hold all panels. (A product of 128 rows by a weight of 768 by 3,072
@@ -185,7 +206,7 @@ def fetching_ahead(nest: LoopNest, schedule: Block, machine: Machine) -> Block:
 def _has_next_panels(nest: LoopNest, schedule: Block) -> bool:
     """Whether blocks use a panel before the next one is used."""
     nest = nest.for_blocks
-    made, loops = panels_of(nest, schedule), block_loops(nest)
+    made, loops = panels_of(nest, schedule), loops_of_block(nest, schedule)
     if made is None or loops is None or schedule.rows_together * schedule.columns_together > 1:
         return False
     slots = (*(loop.slot for loop in _others(nest, loops)), ROWS, COLUMNS)
@@ -197,7 +218,7 @@ def panels_of(nest: LoopNest, schedule: Block) -> Panels | None:
     """The panels of the argument that the schedule says is in panels; None if none is, or if it
     can't be."""
     nest = nest.for_blocks
-    loops = block_loops(nest)
+    loops = loops_of_block(nest, schedule)
     return None if loops is None or schedule.packed == -1 else panels(nest, schedule, loops)
 
 
@@ -377,7 +398,7 @@ def _of_another_nest(nest: LoopNest, schedule: Schedule) -> str | None:
                 return "partial results are combined by halves"
             return _too_wide(width, reduction[-1])
         case Block(rows=rows, columns=columns):
-            loops = block_loops(nest)
+            loops = loops_of_block(nest, schedule)
             if loops is None:
                 return "no two loops use the operands again"
             if rows > loops[0].extent:
@@ -448,7 +469,7 @@ def outer_extents(nest: LoopNest, schedule: Schedule) -> tuple[int, ...]:
             column, row = extents.pop(position), extents.pop()
             return (*extents, -(-column // height), -(-row // width))
         case Block():
-            loops = block_loops(nest)
+            loops = loops_of_block(nest, schedule)
             assert loops is not None
             others = [loop.extent for loop in nest.traversal if loop not in loops]
             high = schedule.rows * schedule.rows_together
@@ -476,6 +497,23 @@ def tile_loop(nest: LoopNest) -> int | None:
             if access.stride(loop.slot) == 1 and loop.extent >= 4 and inner.extent >= 4:
                 return k
     return None
+
+
+def loops_of_block(nest: LoopNest, schedule: Block) -> tuple[Loop, Loop] | None:
+    """The loops of a block's rows and columns: those of ``block_loops``. If there are none because
+    a product has one row, a loop of one step for it, beside the columns of the operand in panels;
+    only that operand moves along them."""
+    loops = block_loops(nest)
+    if loops is not None or schedule.packed == -1 or not nest.reduction or not nest.traversal:
+        return loops
+    column, own = nest.traversal[-1], {*leaves(nest.scope.body)}
+    moving = {access.argument for read, access in nest.accesses.items()
+              if read in own and access.stride(column.slot) != 0}  # fmt: skip
+    others = [access for access in nest.accesses.values() if access.argument != schedule.packed]
+    beside = all(access.stride(column.slot) in (0, 1) for access in others)
+    guarded = any(access.guards for access in nest.accesses.values())
+    alone = moving == {schedule.packed} and beside and not guarded
+    return (Loop(ONE_ROW, 1), column) if alone else None
 
 
 @lru_cache(maxsize=64)

@@ -58,7 +58,7 @@ from eqsynth.lower.loop_nest import (
 )
 from eqsynth.lower.machine import this_machine
 from eqsynth.lower.matrices import tiles_of
-from eqsynth.lower.schedules import band, block, panels_of, refusal, schedules
+from eqsynth.lower.schedules import band, block, one_row, panels_of, refusal, schedules
 from eqsynth.lower.tvm_target import imported_tvm, target
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def offered_schedules(
         constants: for each argument, whether it is known when the kernel is built.
     """
     if by_memory:
-        return schedules(nest)
+        alone = one_row(nest, this_machine(), constants)
+        return schedules(nest) if alone is None else (alone,)
     found = block(nest, this_machine(), constants)
     if found is not None:
         return (found,)

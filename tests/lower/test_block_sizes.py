@@ -9,12 +9,13 @@ from eoperator_cases import check_kernels, check_region, tensor
 from eqsynth.extract.kernel import Kernel
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
-from eqsynth.ir.tensor import Scope
+from eqsynth.ir.tensor import Scope, args_of
 from eqsynth.lower.block_sizes import block_size
 from eqsynth.lower.loop_nest import Loop, loop_nest
 from eqsynth.lower.machine import Machine
-from eqsynth.lower.schedules import block, refusal
+from eqsynth.lower.schedules import block, one_row, refusal
 from eqsynth.lower.spaces import space_of
+from eqsynth.lower.tvm_backend import TvmBackend, check_schedule
 from tests.lower.test_mapped_blocks import mapped
 from tests.lower.test_padding import convolution
 from tests.lower.test_panels import contraction, packed
@@ -116,3 +117,78 @@ def test_what_only_the_map_reads_is_not_in_panels() -> None:
     constants = tuple(len(arg.shape) == 1 for arg in region.args)
     found = block(loop_nest(region, plain, (0, 1)), NARROW, constants)
     assert sum(constants) == 1 and found is not None and found.packed == -1
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("columns", [64, 100, 127, 200])
+@pytest.mark.parametrize("turned", [False, True])
+def test_one_row_by_a_constant_matrix(columns: int, turned: bool) -> None:
+    """In panels, however the matrix lies; the vector is of any rank."""
+    depth = 300
+    i, j, k = it(0, 1), it(1, columns), it(2, depth)
+    w = tensor(1, (columns, depth) if turned else (depth, columns))
+    for shape, index in (((1, depth), (i, k)), ((depth,), (k,)), ((3, depth), (i + 2, k))):
+        x = Read(tensor(0, shape), index)
+        scope = Scope((1, columns), (depth,), Prod((x, Read(w, (j, k) if turned else (k, j)))))
+        kernels = [*TvmBackend().kernels(scope, (False, True))]
+        assert {k.schedule.packed for k in kernels if isinstance(k.schedule, Block)} == {1}
+        check_kernels(kernels, tolerance=4)
+        as_it_lies = [*TvmBackend().kernels(scope, (False, False))]
+        assert as_it_lies and not any(isinstance(k.schedule, Block) for k in as_it_lies)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+@pytest.mark.parametrize("reducer", ["sum", "max"])
+def test_rows_of_one_for_dtypes_reducers_and_batches(dtype: str, reducer: str) -> None:
+    """Each of two vectors meets a matrix of its own."""
+    b, j, k = it(0, 2), it(1, 83), it(2, 120)
+    x, w = tensor(0, (2, 120), dtype), tensor(1, (83, 2, 120), dtype)
+    scope = Scope((2, 83), (120,), Prod((Read(x, (b, k)), Read(w, (j, b, k)))), reducer)
+    plain = ((0, 1), (0, 1, 2)), (0, 1)
+    made = [Block(1, 32, packed=1), Block(1, 64, packed=1, unrolled=4), Block(1, 88, packed=1)]
+    kernels = [Kernel(scope, (False, True), "tvm", *plain, schedule) for schedule in made]
+    for kernel in kernels:
+        check_schedule(kernel)
+    check_kernels(kernels, tolerance=16)
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("kind", ["bias residual prelu", "sigmoid"])
+def test_a_map_over_one_row(kind: str) -> None:
+    region = mapped(contraction(1, 100, 256), kind)
+    constants = tuple(arg.shape == (256, 100) for arg in region.args)
+    assert sum(constants) == 1
+    kernels = check_region(region, constants)
+    packed_ones = [k.schedule.packed for k in kernels if isinstance(k.schedule, Block)]
+    assert packed_ones == [constants.index(True)] * len(kernels)
+
+
+def test_what_is_no_row_by_a_constant_matrix() -> None:
+    plain = (0, 1)
+
+    def why(scope: Scope, schedule: Block) -> str | None:
+        inputs = [tuple(range(len(arg.shape))) for arg in args_of(scope)]
+        return refusal(loop_nest(scope, inputs, plain), schedule)
+
+    row = contraction(1, 128, 256)
+    assert why(row, Block(1, 64, packed=1)) is None
+    # The matrix as it lies, the vector in panels, two rows.
+    assert why(row, Block(1, 64)) is not None and why(row, Block(1, 64, packed=0)) is not None
+    assert why(row, Block(2, 64, packed=1)) == "a block has more rows than there are"
+    # Both move along the columns; a read that may leave its tensor.
+    j, k = it(1, 128), it(2, 256)
+    x, w = tensor(0, (128, 256)), tensor(1, (256, 128))
+    both = Scope((1, 128), (256,), Prod((Read(x, (j, k)), Read(w, (k, j)))))
+    assert why(both, Block(1, 64, packed=1)) is not None
+    beyond = Scope((1, 128), (256,), Prod((Read(tensor(0, (255,)), (k,)), Read(w, (k, j)))))
+    assert why(beyond, Block(1, 64, packed=1)) is None  # it reads a padded copy
+    apart = Scope((1, 128), (256,), Prod((Read(tensor(0, (255,)), (k * 7,)), Read(w, (k, j)))))
+    assert why(apart, Block(1, 64, packed=1)) is not None
+    # A small one is computed as its matrix lies.
+    nest = loop_nest(contraction(1, 64, 100), [plain] * 2, plain)
+    assert one_row(nest, NARROW, (False, True)) is None
+    assert one_row(loop_nest(row, [plain] * 2, plain), NARROW, (False, True)) == Block(
+        1, 64, packed=1
+    )
+    assert one_row(loop_nest(row, [plain] * 2, plain), WIDE, (False, True)) is None
