@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from eqsynth.extract.candidates import Candidate
 from eqsynth.extract.kernel import Kernel, Layout
 from eqsynth.extract.plan import Plan
+from eqsynth.extract.schedule import Block
 from eqsynth.extract.target import Target
 from eqsynth.ir.tensor import ClassRef
 
 Form = tuple[ClassRef, Layout, str]
-"""A constant as a kernel reads it: its class, its layout, and the schedule if that stores it in
-panels."""
+"""A constant as a kernel reads it: its class, its layout, and the size of blocks if it is stored
+in panels for them."""
 
 ROUNDS = 4
 """The most selections, each of which prefers the forms that the last one uses most."""
@@ -64,9 +65,12 @@ class Forms:
 
 
 def _forms(kernel: Kernel, constants: Mapping[int, ClassRef]) -> Iterator[Form]:
-    packed = getattr(kernel.schedule, "packed", -1)
+    schedule = kernel.schedule
+    packed = schedule.packed if isinstance(schedule, Block) else -1
     for n, ref in constants.items():
-        yield ref, kernel.inputs[n], str(kernel.schedule) if n == packed else ""
+        # Panels depend on the block's size, and not on which argument they are.
+        size = f"{schedule.rows}x{schedule.columns}" if isinstance(schedule, Block) else ""
+        yield ref, kernel.inputs[n], size if n == packed else ""
 
 
 def in_few_forms(plan: Plan, select: Callable[[Forms], Plan], target: Target, far: int) -> Plan:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -181,8 +181,9 @@ class TvmBackend:
         wanted = dict.fromkeys(kernel for kernel, _ in kernels if kernel.term.type.size)
         if self._compiles:
             self._functions |= _functions([k for k in wanted if k not in self._functions])
+        panels: dict[Hashable, torch.Tensor] = {}
         return [
-            runner(kernel, self._functions.get(kernel), packed)
+            runner(kernel, self._functions.get(kernel), packed, panels)
             if kernel in self._functions or not kernel.term.type.size
             else None
             for kernel, packed in kernels
@@ -345,13 +346,21 @@ def _orders(rank: int) -> tuple[Layout, ...]:
     return (contiguous(4), channels_last(4)) if rank == 4 else matrix_layouts(rank)
 
 
-def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) -> Runner:
+def runner(
+    kernel: Kernel,
+    function: Any,
+    packed: Mapping[int, torch.Tensor],
+    panels: dict[Hashable, torch.Tensor] | None = None,
+) -> Runner:
     """A runner that calls a compiled function with torch tensors, constants bound, on a new result.
 
     Args:
         function: the compiled function; unused if the result has no elements.
         packed: constant arguments by position; they are copied into the kernel's layout here, or
             into panels.
+        panels: the panels of the kernels that are built together, to be shared and added to: the
+            products of two vectors by one matrix, of which one reads the matrix as its first
+            argument and one as its second.
     """
     import torch
     import tvm_ffi
@@ -372,7 +381,12 @@ def runner(kernel: Kernel, function: Any, packed: Mapping[int, torch.Tensor]) ->
             if used:
                 laid_out = _laid_out(packed[k], arg, kernel.inputs[k])
                 if by_panels is not None and by_panels.access.argument == k:
-                    laid_out = by_panels.stored(laid_out)
+                    way = replace(by_panels, access=replace(by_panels.access, argument=0))
+                    key = way, kernel.inputs[k], id(packed[k])
+                    known = {} if panels is None else panels
+                    if key not in known:
+                        known[key] = by_panels.stored(laid_out)
+                    laid_out = known[key]
                 kept.append(laid_out)
                 slots.append(tvm_ffi.from_dlpack(kept[-1]))  # keeps the memory alive
         else:

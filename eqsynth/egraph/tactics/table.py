@@ -372,8 +372,8 @@ LAWS: Final[dict[str, Entry]] = {
     "match-cumsum": Entry(prefix.match_cumsum, operators=True),
     "match-view": Entry(_match_view, numerics="bitwise", operators=True),
     "stack": Entry(_stack),
-    "merge-matmuls": Entry(sharing.merging("Matmul", -1), about="class", operators=True),
-    "merge-conv2ds": Entry(sharing.merging("Conv2d", 1), about="class", operators=True),
+    "merge-matmuls": Entry(sharing.merging("Matmul", -1), about="class"),
+    "merge-conv2ds": Entry(sharing.merging("Conv2d", 1), about="class"),
     "match-epilogue": Entry(_match_epilogue, again=True, operators=True),
 }
 
