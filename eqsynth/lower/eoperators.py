@@ -43,6 +43,7 @@ from eqsynth.lower.panels import COLUMNS, ROWS, Piece, pieces
 from eqsynth.lower.scalar_code import ON_STACK, index_code
 from eqsynth.lower.scalar_functions import Expr, loaded, stored
 from eqsynth.lower.schedules import (
+    ONE_ROW,
     contiguous_along,
     folds,
     loops_of_block,
@@ -367,7 +368,9 @@ class _Schedules(Emitter):
                 lambda i, lane, r: {**point(i, lane), **r},
                 self.nest.reduction,
                 lambda i, lane, value: self.finished(value, point(i, lane)),
-                self._fetching(parts, around, {**at, _DOWN: down, _ALONG: along}),
+                # One row leaves registers to add up in runs.
+                None if row.slot == ONE_ROW
+                else self._fetching(parts, around, {**at, _DOWN: down, _ALONG: along}),
             )
 
         if together == (1, 1):

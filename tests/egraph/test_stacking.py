@@ -115,3 +115,25 @@ def test_heads_of_a_loop_are_one_batch() -> None:
     assert ("Matmul", (3, 5, 5)) in products(
         [ops.softmax(head(q, n) @ head(k, n), 1) for n in range(3)]
     )
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", ["Matmul", "Conv2d"])
+def test_a_merged_product_is_a_scope_too(name: str) -> None:
+    """So kernels are generated for it, as for each of the products."""
+    if name == "Matmul":
+        x, weights = eqsynth.input("x", (3, 8)), [eqsynth.weight(n, (8, 4)) for n in "wvu"]
+        parts, shape = [x @ w for w in weights], (3, 12)
+    else:
+        x = eqsynth.input("x", (1, 3, 6, 6))
+        weights = [eqsynth.weight(n, (4, 3, 3, 3)) for n in "wvu"]
+        parts, shape = [ops.conv2d(x, w, padding=1) for w in weights], (1, 12, 6, 6)
+    roots = tuple(ops.softmax(part, 1).tensor for part in parts)
+    rules = rules_of((), "real", where="test")
+    graph = saturate_terms(roots, rules, DEFAULT_PHASES, Limits(), False)
+    (merged,) = (
+        members
+        for members in graph.classes.values()
+        if any(isinstance(m, Op) and (m.name, m.shape) == (name, shape) for m in members)
+    )
+    assert any(isinstance(member, Scope) for member in merged)

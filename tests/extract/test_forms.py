@@ -62,6 +62,14 @@ def test_steps_that_read_a_form_share_its_cost() -> None:
     panels = read(product(ROWS, Block(8, 32, packed=1)))
     assert forms.beside_s(panels) == pytest.approx(FORM_S)
     assert Forms(plan_of(), CACHED).beside_s(panels) == pytest.approx(FORM_S)
+    # The same panels are one form, whichever argument they are; of other blocks they are another.
+    first = Kernel(Op("Matmul", (leaf_of(0), leaf_of(1))), (True, False), "torch", (ROWS, ROWS),
+                   ROWS, Block(8, 32, packed=0, order=(1, 0)))  # fmt: skip
+    turned = Candidate(first.term, first, (W, ref(0, (64, 64))))
+    twice = Forms(plan_of(*2 * [product(ROWS, Block(8, 32, packed=1))]), CACHED)
+    assert twice.beside_s(turned) == pytest.approx(FORM_S / 2)
+    others = read(product(ROWS, Block(6, 16, packed=1)))
+    assert twice.beside_s(others) == pytest.approx(FORM_S)
 
 
 def test_a_plan_with_fewer_forms_is_taken_if_it_costs_less_with_them() -> None:

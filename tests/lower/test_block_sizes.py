@@ -4,9 +4,10 @@ before the others end."""
 from __future__ import annotations
 
 import pytest
+import torch
 from eoperator_cases import check_kernels, check_region, tensor
 
-from eqsynth.extract.kernel import Kernel
+from eqsynth.extract.kernel import Kernel, held
 from eqsynth.extract.schedule import Block
 from eqsynth.ir.scalar import Num, Prod, Read, Sum
 from eqsynth.ir.tensor import Scope, args_of
@@ -192,3 +193,42 @@ def test_what_is_no_row_by_a_constant_matrix() -> None:
         1, 64, packed=1
     )
     assert one_row(loop_nest(row, [plain] * 2, plain), WIDE, (False, True)) is None
+
+
+def test_a_long_row_is_added_up_in_runs() -> None:
+    """8,192 equal terms: fewer roundings than one after the other (661)."""
+    depth, columns = 8192, 64
+    x, w = tensor(0, (1, depth)), tensor(1, (depth, columns))
+    j, k = it(1, columns), it(2, depth)
+    scope = Scope((1, columns), (depth,), Prod((Read(x, (it(0, 1), k)), Read(w, (k, j)))))
+    kernel = next(iter(TvmBackend().kernels(scope, (False, True))))
+    row, matrix = torch.full((1, depth), 1 / 3), torch.full((depth, columns), 0.7)
+    (run,) = TvmBackend().build([(kernel, {1: matrix})])
+    assert run is not None
+    exact = row.double() @ matrix.double()
+    assert float((run(row) - exact).abs().max() / exact.max()) < 64 * 2**-24
+
+
+def test_products_by_one_matrix_share_its_panels() -> None:
+    """One reads the matrix as its first argument, another as its second; a third has other
+    blocks."""
+    x, w = tensor(0, (1, 256)), tensor(1, (256, 128))
+    v, y = tensor(0, (256, 128)), tensor(1, (256,))
+    i, j, k = it(0, 1), it(1, 128), it(2, 256)
+    first = Scope((1, 128), (256,), Prod((Read(x, (i, k)), Read(w, (k, j)))))
+    second = Scope((1, 128), (256,), Prod((Read(v, (k, j)), Read(y, (k,)))))
+    plain = (0, 1)
+    kernels = [
+        Kernel(first, (False, True), "tvm", (plain, plain), plain, Block(1, 64, packed=1)),
+        Kernel(second, (True, False), "tvm", (plain, (0,)), plain, Block(1, 64, packed=0)),
+        Kernel(first, (False, True), "tvm", (plain, plain), plain, Block(1, 32, packed=1)),
+    ]
+    matrix, other, row = torch.randn(256, 128), torch.randn(256, 128), torch.randn(1, 256)
+    jobs = [(kernel, {kernel.constants.index(True): matrix}) for kernel in kernels]
+    runners = TvmBackend().build([*jobs, (kernels[0], {1: other})])
+    places = [held(runner)[0].data_ptr() for runner in runners if runner is not None]
+    assert len(places) == 4 and places[0] == places[1] and len(set(places)) == 3
+    given, by = (row, row[0], row, row), (matrix, matrix, matrix, other)
+    for runner, vector, own in zip(runners, given, by, strict=True):
+        assert runner is not None
+        torch.testing.assert_close(runner(vector), row @ own)
