@@ -69,7 +69,7 @@ FIRES: dict[str, str] = {
     "largest": "reduce-max-definition extremum",
     "broadcast": "factor distribute",
     "padded-sum": "traversal-merge",
-    "wide-convolution": "operand-split merge-matmuls",
+    "wide-convolution": "operand-split merge-matmuls merged-matmul-definition",
     "pad-and-crop": "div-of-mod mod-of-mod stride-definition shift-definition",
     "split-and-merge": "relu-definition merge-definition merge-as-reshape",
     "views-of-views":
@@ -95,7 +95,7 @@ FIRES: dict[str, str] = {
         "collect-multiple collect-multiple-in-sum collect-multiple-behind "
         "collect-multiple-behind-in-sum collect-multiples collect-multiples-in-sum",
     "one-of-a-batch": "derived-form part",
-    "taps-apart": "tap-merge merge-conv2ds",
+    "taps-apart": "tap-merge merge-conv2ds merged-conv2d-definition",
     "doubled": "expression-fusion like-terms number-is-full",
     "max-of-views": "reshape-definition match-view",
     "odd-extents": "reduce-min-definition reduce-prod-definition",

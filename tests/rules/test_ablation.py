@@ -82,6 +82,11 @@ DEVICES: dict[str, Callable[[Kernel], float]] = {
     "bands": fast("G2BMM", undilated),
     "bands times": fast("GBMM", undilated),
     "attention": lambda kernel: flops(kernel.term) / (64 if attends(kernel.term) else 1) + 1,
+    # No library, only generated kernels for scopes. A kernel costs more than what it adds up.
+    "generated": lambda kernel: (
+        1 if kernel.implementation == "torch.view"
+        else 1e6 + flops(kernel.term) * (64 if isinstance(kernel.term, Op) else 1)
+    ),
     # Winograd's algorithm.
     "3x3": fast("Conv2d", lambda term: term.args[1].shape[2:] == (3, 3)),
 }
@@ -446,6 +451,8 @@ ROWS: dict[str, Winner | Equal] = {
         time_steps, "time", "Reshape Matmul Reshape" + 4 * " Slice Reshape Softmax"
     ),
     "merge-matmuls": Winner(heads, "time", "Matmul" + 4 * " Slice Softmax"),
+    "merged-matmul-definition": Winner(heads, "generated", "Scope" + 4 * " Slice Softmax"),
+    "merged-conv2d-definition": Winner(branches, "generated", "Scope" + 4 * " Slice Softmax"),
     "merge-conv2ds": Winner(branches, "time", "Conv2d" + 4 * " Slice Softmax"),
     # scalar
     "relu-idempotent": SCALARS,

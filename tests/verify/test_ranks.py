@@ -192,7 +192,7 @@ def test_tensors_of_several_ranks_meet(tree: str, meeting: int) -> None:
 OF_ROWS: Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[object, ...]]] = {
     # Shapes and attributes; each operand's first two axes are unnamed, or it hasn't got them.
     "Slice": (((5, 3, 4),), (2, 1, 4, 2)), "Stride": (((5, 3, 4),), (2, 2)),
-    "Reverse": (((5, 3, 4),), ((2,),)),
+    "Reverse": (((5, 3, 4),), ((2,),)), "CumSum": (((5, 3, 4),), (2,)),
     "Shift": (((5, 3, 4),), (2, 3)), "Unfold": (((5, 3, 4),), (2, 3)),
     "Split": (((5, 3, 4),), (2, 2)), "Merge": (((5, 3, 2, 2),), (2,)),
     "Concat": (((5, 3, 1), (5, 3, 2)), (2,)), "LayerNorm": (((5, 3, 4), (4,), (4,)), (1, 1e-5)),
