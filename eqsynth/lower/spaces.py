@@ -40,11 +40,14 @@ from eqsynth.lower.loop_nest import LoopNest
 from eqsynth.lower.machine import LANES, Machine
 from eqsynth.lower.matrices import tiles_of
 from eqsynth.lower.schedules import (
+    ONE_ROW,
     PARALLEL_GRAIN,
     band,
     block,
     block_loops,
     fetching_ahead,
+    loops_of_block,
+    one_row,
     outer_extents,
     plain_block,
     refusal,
@@ -93,15 +96,19 @@ def space_of(
     offered: list[Schedule] = []
     if not by_memory and loops is None:
         offered += band(nest, machine)
-    kinds = (Band,) if offered else _kinds(nest, loops is not None)
-    if loops is not None:
+    alone = one_row(nest, machine, constants) if by_memory else None
+    kinds = (Band,) if offered else (Block,) if alone else _kinds(nest, loops is not None)
+    if alone is not None:
+        offered = [alone]
+    elif loops is not None:
         # ``block`` offers nothing if no cache holds the operand that is read again, but the search
         # needs a schedule to begin with.
         offered = [block(nest, machine, constants) or plain_block(nest, loops, machine)]
     elif not offered:
         offered = list(schedules(nest))
-    packed = next((s.packed for s in offered if isinstance(s, Block)), -1)
-    parameters = _parameters(nest, machine, kinds)
+    usual = next((s for s in offered if isinstance(s, Block)), None)
+    packed = -1 if usual is None else usual.packed
+    parameters = _parameters(nest, machine, kinds, usual)
     limits = [_registers(nest, schedule, machine) for schedule in offered]
     most = max([machine.registers, *limits])
 
@@ -125,8 +132,14 @@ def space_of(
     return Space(parameters, make, place, tuple(starts))
 
 
-def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> dict[str, Parameter]:
-    """The parameters of the space, by name."""
+def _parameters(
+    nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...], usual: Block | None
+) -> dict[str, Parameter]:
+    """The parameters of the space, by name.
+
+    Args:
+        usual: the block that is offered, if one is.
+    """
     if kinds == (Band,):
         return _of_bands(nest)
     found: dict[str, Parameter] = {}
@@ -141,18 +154,19 @@ def _parameters(nest: LoopNest, machine: Machine, kinds: tuple[Kind, ...]) -> di
         found["height"] = Factorization(smooth(column.extent, _TILE), 2)
         found["along"] = Factorization(smooth(row.extent, _TILE), 2)
         found["across"] = Category((False, True))
+    loops = block_loops(nest) if usual is None else loops_of_block(nest, usual)
     if Block in kinds:
-        loops = block_loops(nest)
         assert loops is not None
         row, column = loops
-        usual = plain_block(nest, loops, machine)
+        usual = usual or plain_block(nest, loops, machine)
         base = math.lcm(24, usual.rows)
         found["rows"] = Factorization(smooth(row.extent, base), 3)
         base = math.lcm(12, usual.columns // HALF)
         found["columns"] = Factorization(smooth(-(-column.extent // HALF), base), 3)
     if nest.reduction:
         found["depth"] = Factorization(nest.reduction[-1].extent, 2)
-    if len(nest.traversal) > 1 and kinds != (Chain,):
+    in_order = kinds != (Chain,) and not (loops and loops[0].slot == ONE_ROW)
+    if len(nest.traversal) > 1 and in_order:
         found["order"] = Permutation(len(nest.traversal))
     if nest.work >= PARALLEL_GRAIN:
         found["tasks"] = Discrete(_TASKS)
@@ -260,7 +274,7 @@ def _idle(nest: LoopNest, schedule: Schedule) -> str | None:
     if any(extents[k] == 1 and at != k for at, k in enumerate(order)):
         return "a loop of one step has no place of its own in an order"
     if isinstance(schedule, Block):
-        loops = block_loops(nest)
+        loops = loops_of_block(nest, schedule)
         assert loops is not None
         sizes = schedule.rows, schedule.columns
         together = schedule.rows_together, schedule.columns_together

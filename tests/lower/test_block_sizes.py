@@ -3,6 +3,8 @@ before the others end."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 import torch
 from eoperator_cases import check_kernels, check_region, tensor
@@ -232,3 +234,20 @@ def test_products_by_one_matrix_share_its_panels() -> None:
     for runner, vector, own in zip(runners, given, by, strict=True):
         assert runner is not None
         torch.testing.assert_close(runner(vector), row @ own)
+
+
+@pytest.mark.rotating
+def test_the_space_of_one_row() -> None:
+    """Tuning begins with the offered block, and finds others that are right."""
+    scope, plain = contraction(1, 200, 300), (0, 1)
+    nest = loop_nest(scope, [plain] * 2, plain)
+    space = space_of(nest, NARROW, True, (False, True))
+    assert [space.made(start) for start in space.starts] == [Block(1, 64, packed=1)]
+    rng = Random(0)
+    made = {space.made(space.sample(rng)) for _ in range(2000)}
+    blocks = [schedule for schedule in made if isinstance(schedule, Block)]
+    assert {(s.rows, s.packed) for s in blocks} == {(1, 1)} and len({s.columns for s in blocks}) > 3
+    kernels = [Kernel(scope, (False, True), "tvm", (plain, plain), plain, s) for s in blocks[:8]]
+    check_kernels(kernels, tolerance=4)
+    as_it_lies = space_of(nest, NARROW, True, (False, False))
+    assert not any(isinstance(as_it_lies.made(start), Block) for start in as_it_lies.starts)
