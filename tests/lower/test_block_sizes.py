@@ -93,10 +93,10 @@ def test_a_block_is_at_most_a_part_of_a_vector_wider_than_its_loop() -> None:
 
 
 def test_less_of_the_columns_operand_is_read_again() -> None:
-    """12 channels of an image into NCHW: panels of channels inside, so that the image is read
+    """Channels of an image into NCHW: panels of channels inside, so that the image is read
     once."""
     plain = (0, 1, 2, 3)
-    scope = convolution(12, 12, (64, 64), (3, 3), (1, 1), (1, 1))
+    scope = convolution(12, 12, (32, 32), (3, 3), (1, 1), (1, 1))
     found = block(loop_nest(scope, [plain] * 2, plain), NARROW, (False, True))
     assert found == Block(6, 16, unrolled=3, packed=1)
 
@@ -184,6 +184,8 @@ def test_what_is_no_row_by_a_constant_matrix() -> None:
     x, w = tensor(0, (128, 256)), tensor(1, (256, 128))
     both = Scope((1, 128), (256,), Prod((Read(x, (j, k)), Read(w, (k, j)))))
     assert why(both, Block(1, 64, packed=1)) is not None
+    beside = Scope((1, 128), (256,), Prod((Read(tensor(0, (256, 128)), (k, j)), Read(w, (k, j)))))
+    assert why(beside, Block(1, 64, packed=1)) is not None
     beyond = Scope((1, 128), (256,), Prod((Read(tensor(0, (255,)), (k,)), Read(w, (k, j)))))
     assert why(beyond, Block(1, 64, packed=1)) is None  # it reads a padded copy
     apart = Scope((1, 128), (256,), Prod((Read(tensor(0, (255,)), (k * 7,)), Read(w, (k, j)))))
