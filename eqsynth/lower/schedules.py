@@ -45,6 +45,8 @@ PARALLEL_GRAIN: Final = 16384
 # The most bytes that a kernel holds for one row. They lie on a thread's stack, and half of a
 # second-level cache holds them.
 ON_STACK_BYTES: Final = 256 << 10
+# Additions that a core has begun and not finished: two a cycle, four cycles each.
+IN_FLIGHT: Final = 8
 # The slot of the loop over rows where a product has one row and no loop over it.
 ONE_ROW: Final = -21
 # The innermost loop of a block's reduction is written out if it has so few steps, as the 3 or 7 of
@@ -174,9 +176,9 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
 
 
 def one_row(nest: LoopNest, machine: Machine, constants: Sequence[bool]) -> Block | None:
-    """The schedule of a product of one row by a constant matrix, which memory bounds: panels of as
-    many columns as half of the registers hold, read from the beginning to the end. None if the nest
-    is no such product, or is small. (1 by 512 by 2,048 from the last cache, AMD EPYC: 36 us; as the
+    """The schedule of a product of one row by a constant matrix, which memory bounds: panels of
+    `IN_FLIGHT` vectors of columns, read from the beginning to the end. None if the nest is no such
+    product, or is small. (1 by 512 by 2,048 from the last cache, AMD EPYC: 36 us; as the
     matrix lies, 50 by ``Lanes(64)``; turned, 39 by ``Fold(16)``, 44 by ``Fold(64)``.)
 
     Args:
@@ -185,7 +187,7 @@ def one_row(nest: LoopNest, machine: Machine, constants: Sequence[bool]) -> Bloc
     if nest.before or not nest.traversal or nest.work < PARALLEL_GRAIN or block_loops(nest):
         return None
     size = max(4, ITEMSIZE[accumulation(nest.scope)[0]])
-    columns = machine.registers // 2 * machine.register_bytes // size
+    columns = IN_FLIGHT * machine.register_bytes // size
     for packed in (n for n, constant in enumerate(constants) if constant):
         found = Block(1, columns, packed=packed)
         if nest.traversal[-1].extent >= columns and refusal(nest, found) is None:

@@ -196,7 +196,11 @@ def test_what_is_no_row_by_a_constant_matrix() -> None:
     assert one_row(loop_nest(row, [plain] * 2, plain), NARROW, (False, True)) == Block(
         1, 64, packed=1
     )
-    assert one_row(loop_nest(row, [plain] * 2, plain), WIDE, (False, True)) is None
+    assert one_row(loop_nest(row, [plain] * 2, plain), WIDE, (False, True)) == Block(
+        1, 128, packed=1
+    )
+    short = contraction(1, 127, 256)
+    assert one_row(loop_nest(short, [plain] * 2, plain), WIDE, (False, True)) is None
 
 
 def test_a_long_row_is_added_up_in_runs() -> None:
