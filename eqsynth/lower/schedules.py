@@ -130,14 +130,15 @@ def block(nest: LoopNest, machine: Machine, constants: Sequence[bool] = ()) -> B
     """The schedule of a contraction that arithmetic bounds; None if the nest has none.
 
     A constant operand is stored in panels, and each panel is read once, if what is read again
-    beside it fits into the second-level cache. If that is the columns' operand, as the image beside
-    panels of a convolution's channels, the order in which less of it is read again is better: a
-    block reads whole vectors of it. (A 3x3 convolution of 12 channels at 64x64 into NCHW, AMD EPYC:
-    0.158 -> 0.106 ms.) Otherwise the operand of the columns is read again
+    beside it fits into the second-level cache. Otherwise the operand of the columns is read again
     by each block of rows, and has to fit. If it does, the operand of the rows may come from the
     last cache, since a block reads few elements of it: 4 to 6 for 16 of the other. (A 3x3
     convolution of 512 channels at 28x28: 150 of 153 GFLOP/s, its image of 1.8 MB read by each
     panel.)
+
+    If both orders fit, the one that reads less of the columns' operand again is taken. (A 3x3
+    convolution of 12 channels at 64x64 into NCHW, whose panels hold channels: the image is read
+    again for each panel, or the panels for each row of the image; AMD EPYC: 0.158 and 0.106 ms.)
 
     If the rows of a batch's products lie side by side, in the rows' operand and in the result, and
     all columns' operands fit into the second-level cache, blocks of rows are outside of the batch:
@@ -184,6 +185,7 @@ def one_row(nest: LoopNest, machine: Machine, constants: Sequence[bool]) -> Bloc
     Args:
         constants: for each argument, whether it is known when the kernel is built.
     """
+    nest = nest.for_blocks
     if nest.before or not nest.traversal or nest.work < PARALLEL_GRAIN or block_loops(nest):
         return None
     size = max(4, ITEMSIZE[accumulation(nest.scope)[0]])
